@@ -1,0 +1,65 @@
+# The initramfs: the agent as /init, busybox, and the directories that they expect.
+
+published[initramfs]=initramfs.cpio
+target=x86_64-unknown-linux-gnu
+
+build_initramfs() {
+  need busybox:busybox-static
+  command -v cargo >/dev/null || die 'missing cargo; it comes with rustup'
+  local agent busybox key
+  agent=${TINE_AGENT:-}
+  [[ -n $agent ]] || { compile_agent && agent=$images/agent-target/$target/agent/tine-agent; }
+  busybox=$(command -v busybox)
+  key=$(cat "$agent" "$busybox" "$here"/{cpio,initramfs}.sh | digest)
+  if [[ ! -e $images/initramfs-$key.cpio ]]; then
+    locked initramfs
+    write_initramfs "$agent" "$busybox" >"$images/.initramfs-$key.cpio"
+    mv "$images/.initramfs-$key.cpio" "$images/initramfs-$key.cpio"
+  fi
+  publish "initramfs-$key.cpio" initramfs.cpio
+}
+
+# Cargo knows best whether there is anything to do. Its own target directory, so that neither the flags
+# nor the lock get in the way of other builds.
+compile_agent() {
+  mkdir -p "$images"
+  log=$images/agent.log
+  : >"$log"
+  watched 'compiling the agent' env CARGO_TARGET_DIR="$images/agent-target" \
+    RUSTFLAGS='-C target-feature=+crt-static -C relocation-model=static' \
+    cargo build --manifest-path "$here/../Cargo.toml" --locked --profile agent --target "$target" \
+    -p tine-guest-agent --bin tine-agent
+}
+
+# The commands a caller names without a root drive. A link costs the guest a little time at boot, so not all of
+# busybox's; its shell knows the others without one.
+applets=(
+  awk base64 basename cat chgrp chmod chown cp cut date dd df dirname dmesg du echo env expr false find free
+  grep gunzip gzip head hostname id ip kill ln ls md5sum mkdir mkfifo mknod mktemp mount mv nc nproc nslookup
+  od ping poweroff printenv printf ps pwd readlink realpath reboot rm rmdir route sed seq sh sha256sum sleep
+  sort stat stty sync sysctl tail tar tee test timeout touch tr true truncate umount uname uniq uptime vi wc
+  wget which whoami xargs yes
+)
+
+# Parents come before what is in them; the order is fixed.
+write_initramfs() {
+  local agent=$1 busybox=$2 name
+  for name in bin dev etc proc root run sys tmp usr; do
+    cpio_dir "$name"
+  done
+  cpio_link sbin bin
+  cpio_link usr/bin ../bin
+  cpio_link usr/sbin ../bin
+  # What the kernel gives to /init as its standard streams, before anything is mounted.
+  cpio_char dev/console 5 1
+  cpio_file bin/busybox "$busybox" 755
+  for name in "${applets[@]}"; do
+    cpio_link "bin/$name" busybox
+  done
+  cpio_text etc/passwd $'root:x:0:0:root:/root:/bin/sh\n'
+  cpio_text etc/group $'root:x:0:\n'
+  cpio_text etc/hosts $'127.0.0.1 localhost\n::1 localhost\n'
+  cpio_text etc/resolv.conf ''
+  cpio_file init "$agent" 755
+  cpio_end
+}
