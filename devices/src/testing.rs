@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use virtio_bindings::virtio_mmio::*;
-use virtio_bindings::virtio_ring::{VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
+use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 use vm_memory::{Bytes, GuestAddress};
 
 use crate::GuestMemory;
@@ -191,39 +191,78 @@ impl FakeDriver {
 
     /// Makes a chain available and returns its head. The device is not told: see [`Self::kick`].
     pub fn submit(&mut self, queue: usize, chain: &[Buffer]) -> u16 {
+        let buffers = self.lay_out(chain);
         let head = self.rings[queue].next_descriptor;
-        let mut rooms = Vec::new();
-        for (at, buffer) in chain.iter().enumerate() {
-            let (addr, len, flags) = match *buffer {
-                Buffer::Out(bytes) => {
-                    let addr = self.place(bytes.len() as u64);
-                    self.mem
-                        .write_slice(bytes, GuestAddress(addr))
-                        .expect("buffer memory");
-                    (addr, bytes.len() as u32, 0)
-                }
-                Buffer::In(len) => {
-                    let addr = self.place(u64::from(len));
-                    rooms.push((addr, len));
-                    (addr, len, VRING_DESC_F_WRITE as u16)
-                }
-                Buffer::Raw { addr, len, flags } => (addr, len, flags),
-            };
-            let last = at + 1 == chain.len();
-            let ring = &mut self.rings[queue];
-            let index = ring.next_descriptor;
-            ring.next_descriptor = (index + 1) % RING_SIZE;
-            let next = ring.next_descriptor;
-            let flags = if last {
-                flags
-            } else {
-                flags | VRING_DESC_F_NEXT as u16
-            };
+        for (at, (addr, len, flags)) in buffers.iter().copied().enumerate() {
+            let index = self.take_descriptor(queue);
+            let next = self.rings[queue].next_descriptor;
+            let more = at + 1 < buffers.len();
+            let flags = flags | if more { VRING_DESC_F_NEXT as u16 } else { 0 };
             self.set_descriptor(queue, index, addr, len, flags, next);
         }
-        self.rooms.insert((queue, head), rooms);
+        self.remember_rooms(queue, head, chain, &buffers);
         self.make_available(queue, head);
         head
+    }
+
+    /// The same with the chain in an indirect table, where it may be longer than the ring.
+    pub fn submit_indirect(&mut self, queue: usize, chain: &[Buffer]) -> u16 {
+        let buffers = self.lay_out(chain);
+        let mut table = Vec::new();
+        for (at, (addr, len, flags)) in buffers.iter().copied().enumerate() {
+            let more = at + 1 < buffers.len();
+            let flags = flags | if more { VRING_DESC_F_NEXT as u16 } else { 0 };
+            table.extend(descriptor(addr, len, flags, at as u16 + 1));
+        }
+        let at = self.place(table.len() as u64);
+        self.mem
+            .write_slice(&table, GuestAddress(at))
+            .expect("buffer memory");
+        let head = self.take_descriptor(queue);
+        let flags = VRING_DESC_F_INDIRECT as u16;
+        self.set_descriptor(queue, head, at, table.len() as u32, flags, 0);
+        self.remember_rooms(queue, head, chain, &buffers);
+        self.make_available(queue, head);
+        head
+    }
+
+    /// Puts the buffers of a chain into memory: address, length and flags of each.
+    fn lay_out(&mut self, chain: &[Buffer]) -> Vec<(u64, u32, u16)> {
+        let lay_out_one = |buffer: &Buffer| match *buffer {
+            Buffer::Out(bytes) => {
+                let addr = self.place(bytes.len() as u64);
+                self.mem
+                    .write_slice(bytes, GuestAddress(addr))
+                    .expect("buffer memory");
+                (addr, bytes.len() as u32, 0)
+            }
+            Buffer::In(len) => {
+                let addr = self.place(u64::from(len));
+                (addr, len, VRING_DESC_F_WRITE as u16)
+            }
+            Buffer::Raw { addr, len, flags } => (addr, len, flags),
+        };
+        chain.iter().map(lay_out_one).collect()
+    }
+
+    fn take_descriptor(&mut self, queue: usize) -> u16 {
+        let ring = &mut self.rings[queue];
+        let index = ring.next_descriptor;
+        ring.next_descriptor = (index + 1) % RING_SIZE;
+        index
+    }
+
+    fn remember_rooms(
+        &mut self,
+        queue: usize,
+        head: u16,
+        chain: &[Buffer],
+        buffers: &[(u64, u32, u16)],
+    ) {
+        let rooms = std::iter::zip(chain, buffers)
+            .filter(|(buffer, _)| matches!(buffer, Buffer::In(_)))
+            .map(|(_, (addr, len, _))| (*addr, *len));
+        self.rooms.insert((queue, head), rooms.collect());
     }
 
     /// Writes one descriptor as given.
@@ -237,11 +276,9 @@ impl FakeDriver {
         next: u16,
     ) {
         let at = GuestAddress(ring_base(queue) + u64::from(index) * 16);
-        let mut bytes = addr.to_le_bytes().to_vec();
-        bytes.extend(len.to_le_bytes());
-        bytes.extend(flags.to_le_bytes());
-        bytes.extend(next.to_le_bytes());
-        self.mem.write_slice(&bytes, at).expect("ring memory");
+        self.mem
+            .write_slice(&descriptor(addr, len, flags, next), at)
+            .expect("ring memory");
     }
 
     /// Puts `head` into the available ring.
@@ -339,6 +376,14 @@ impl FakeDriver {
         self.next_buffer = (addr + len).next_multiple_of(16);
         addr
     }
+}
+
+fn descriptor(addr: u64, len: u32, flags: u16, next: u16) -> Vec<u8> {
+    let mut bytes = addr.to_le_bytes().to_vec();
+    bytes.extend(len.to_le_bytes());
+    bytes.extend(flags.to_le_bytes());
+    bytes.extend(next.to_le_bytes());
+    bytes
 }
 
 fn ring_base(queue: usize) -> u64 {

@@ -20,6 +20,8 @@ pub struct VirtQueue {
     interrupt: Arc<Interrupt>,
     /// The driver wrote an impossible ring; nothing is read from it until the device is reset.
     broken: bool,
+    /// Chains were used since the driver was last told, or decided not to be told.
+    unannounced: bool,
 }
 
 impl VirtQueue {
@@ -30,6 +32,7 @@ impl VirtQueue {
             mem,
             interrupt,
             broken: false,
+            unannounced: false,
         }
     }
 
@@ -71,14 +74,16 @@ impl VirtQueue {
         if self.broken {
             return;
         }
-        if self.ring.add_used(&*self.mem, head, written).is_err() {
-            self.fail();
+        match self.ring.add_used(&*self.mem, head, written) {
+            Ok(()) => self.unannounced = true,
+            Err(_) => self.fail(),
         }
     }
 
-    /// Interrupts the driver if it wants to know of the buffers used since the last call.
+    /// Interrupts the driver if it wants to know of the buffers used since the last call, and
+    /// there are any.
     pub fn notify(&mut self) {
-        if self.broken {
+        if self.broken || !std::mem::take(&mut self.unannounced) {
             return;
         }
         match self.ring.needs_notification(&*self.mem) {

@@ -1,0 +1,196 @@
+//! A drive in one file, byte for byte: an image, or a block device of the host.
+//!
+//! Reads, writes and flushes go through io_uring where the kernel lets us have one, everything
+//! else, and everything where it does not, to a thread of the drive's own. Both are made when the
+//! first request needs them: most drives of a short run never need the thread, and opening a drive
+//! costs no more than opening its file.
+
+mod blocking;
+mod uring;
+mod worker;
+
+use std::fs::{File, FileType, OpenOptions, TryLockError};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
+use std::sync::Arc;
+
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+
+use self::uring::Uring;
+use self::worker::Worker;
+use super::{Backend, BlockConfig, BlockError, Completion, Engine, Operation, SECTOR, Token};
+
+/// The backend over a file.
+///
+/// On its first request, the thread of the event loop calls `io_uring_setup`, `mmap` and
+/// `io_uring_register`, or `clone`; from then on `io_uring_enter`.
+pub struct RawFile {
+    file: Arc<File>,
+    capacity: u64,
+    event: Arc<EventFd>,
+    uring: Ring,
+    worker: Worker,
+}
+
+enum Ring {
+    Untried,
+    Ready(Box<Uring>),
+    /// Not to be had, or not wanted.
+    None,
+}
+
+impl RawFile {
+    /// Opens and locks the file.
+    pub fn open(config: &BlockConfig) -> Result<Self, BlockError> {
+        let drive = || config.id.clone();
+        let path = || config.path.clone();
+        let open = |source| BlockError::Open {
+            drive: drive(),
+            path: path(),
+            source,
+        };
+        let not_a_disk = |kind| BlockError::NotADisk {
+            drive: drive(),
+            path: path(),
+            kind,
+        };
+        // Before it is opened: opening a FIFO would wait for its other end.
+        let kind = std::fs::metadata(&config.path).map_err(open)?.file_type();
+        reject(kind).map_err(not_a_disk)?;
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(!config.read_only)
+            .open(&config.path)
+            .map_err(open)?;
+        lock(&file, config)?;
+        let size = file
+            .seek(SeekFrom::End(0))
+            .map_err(|source| BlockError::Size {
+                drive: drive(),
+                path: path(),
+                source,
+            })?;
+        if size < SECTOR {
+            return Err(BlockError::TooSmall {
+                drive: drive(),
+                path: path(),
+                size,
+            });
+        }
+        let event =
+            EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map_err(|source| BlockError::EventFd {
+                drive: drive(),
+                source,
+            })?;
+        let (file, event) = (Arc::new(file), Arc::new(event));
+        Ok(Self {
+            worker: Worker::new(&config.id, file.clone(), event.clone()),
+            file,
+            capacity: size - size % SECTOR,
+            event,
+            uring: match config.engine {
+                Engine::Auto => Ring::Untried,
+                Engine::Thread => Ring::None,
+            },
+        })
+    }
+
+    /// Whether requests go through io_uring; `None` before the first one.
+    pub fn uses_io_uring(&self) -> Option<bool> {
+        match self.uring {
+            Ring::Untried => None,
+            Ring::Ready(_) => Some(true),
+            Ring::None => Some(false),
+        }
+    }
+
+    fn uring(&mut self) -> Option<&mut Uring> {
+        if let Ring::Untried = self.uring {
+            self.uring = match Uring::new(self.file.clone(), self.event.clone()) {
+                Ok(uring) => Ring::Ready(Box::new(uring)),
+                Err(_) => Ring::None,
+            };
+        }
+        match &mut self.uring {
+            Ring::Ready(uring) => Some(uring),
+            _ => None,
+        }
+    }
+}
+
+impl Backend for RawFile {
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn event(&self) -> &Arc<EventFd> {
+        &self.event
+    }
+
+    fn submit(&mut self, token: Token, operation: Operation) {
+        use Operation::{Flush, Read, Write};
+        let refused = match operation {
+            Read { .. } | Write { .. } | Flush => match self.uring() {
+                Some(uring) => uring.submit(token, operation),
+                None => Err(operation),
+            },
+            // These would always go to a thread of the kernel's, and may have to be made up for
+            // where the file system lacks them.
+            _ => Err(operation),
+        };
+        if let Err(operation) = refused {
+            self.worker.submit(token, operation);
+        }
+    }
+
+    fn start(&mut self) {
+        if let Ring::Ready(uring) = &mut self.uring {
+            for (token, operation) in uring.start() {
+                self.worker.submit(token, operation);
+            }
+        }
+        self.worker.start();
+    }
+
+    fn completed(&mut self, into: &mut Vec<Completion>) {
+        if let Ring::Ready(uring) = &mut self.uring
+            && uring.completed(into)
+        {
+            self.start();
+        }
+        self.worker.completed(into);
+    }
+}
+
+fn reject(kind: FileType) -> Result<(), &'static str> {
+    match kind {
+        kind if kind.is_file() || kind.is_block_device() => Ok(()),
+        kind if kind.is_dir() => Err("directory"),
+        kind if kind.is_fifo() => Err("FIFO"),
+        kind if kind.is_socket() => Err("socket"),
+        _ => Err("character device"),
+    }
+}
+
+/// Many may read an image, or one may write it. The lock is the open file's, so it ends with the
+/// process however that ends.
+fn lock(file: &File, config: &BlockConfig) -> Result<(), BlockError> {
+    let (drive, path) = (config.id.clone(), config.path.clone());
+    let read_only = config.read_only;
+    let locked = match read_only {
+        true => file.try_lock_shared(),
+        false => file.try_lock(),
+    };
+    locked.map_err(|error| match error {
+        TryLockError::WouldBlock => BlockError::InUse {
+            drive,
+            path,
+            read_only,
+        },
+        TryLockError::Error(source) => BlockError::Lock {
+            drive,
+            path,
+            source,
+        },
+    })
+}
