@@ -1,1 +1,17 @@
-//! x
+//! Tine, a microVM monitor for code nobody is watching.
+//!
+//! This library makes and runs machines: [`config::MachineConfig`] says what is wanted,
+//! [`machine::Machine::assemble`] makes it, [`agent::Agent`] runs commands in its guest.
+
+pub mod agent;
+pub mod arch;
+pub mod boot;
+pub mod config;
+pub mod console;
+pub mod host;
+pub mod image;
+pub mod kvm;
+pub mod layout;
+pub mod machine;
+pub mod memory;
+pub mod vcpu;

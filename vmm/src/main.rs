@@ -1,2 +1,9 @@
-//! x
-fn main() {}
+//! `tine`, the command line.
+
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

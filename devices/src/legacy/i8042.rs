@@ -12,6 +12,9 @@ pub const I8042_PORT: u64 = 0x60;
 /// Number of ports, data (0x60) to command (0x64).
 pub const I8042_PORTS: u64 = 5;
 
+/// The command, written to the last of the ports, that pulses the CPU's reset line.
+pub const RESET_COMMAND: u8 = 0xfe;
+
 struct OnReset(Box<dyn Fn() + Send>);
 
 impl Trigger for OnReset {

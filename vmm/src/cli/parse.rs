@@ -1,0 +1,143 @@
+//! Values on the command line: sizes, durations, drives, variables.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tine::config::ConsoleConfig;
+
+/// A size with its unit: `256M`, `2G`; a bare number is MiB. In bytes.
+pub fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "k" | "kb" | "kib" => 10,
+        "" | "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err("give a size such as 256M or 2G".to_owned()),
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "give a size such as 256M or 2G".to_owned())?;
+    number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| "that is too large".to_owned())
+}
+
+/// A duration with its unit: `500ms`, `30s`, `5m`, `1h`; a bare number is seconds.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "give a time such as 500ms, 30s or 5m".to_owned();
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(wrong()),
+    };
+    let number: f64 = digits.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(number * unit).map_err(|_| wrong())
+}
+
+/// A drive's image, and whether it is read-only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drive {
+    pub path: PathBuf,
+    pub read_only: bool,
+}
+
+/// `PATH` or `PATH,ro`.
+pub fn drive(text: &str) -> Result<Drive, String> {
+    let (path, read_only) = match text.rsplit_once(',') {
+        Some((path, "ro")) => (path, true),
+        Some((path, "rw")) => (path, false),
+        _ => (text, false),
+    };
+    match path {
+        "" => Err("give the path of an image".to_owned()),
+        path => Ok(Drive {
+            path: path.into(),
+            read_only,
+        }),
+    }
+}
+
+/// `NAME=VALUE`, or `NAME` for the value it has here.
+pub fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, value.to_owned()),
+        None => match std::env::var(text) {
+            Ok(value) => (text, value),
+            Err(_) => return Err(format!("{text} has no value here: give {text}=VALUE")),
+        },
+    };
+    match name {
+        "" => Err("give NAME=VALUE".to_owned()),
+        name => Ok((name.to_owned(), value)),
+    }
+}
+
+/// `none`, `stdout`, or a file.
+pub fn console(text: &str) -> Result<ConsoleConfig, String> {
+    Ok(match text {
+        "" => return Err("give none, stdout or a file".to_owned()),
+        "none" => ConsoleConfig::None,
+        "stdout" => ConsoleConfig::Stdout,
+        path => ConsoleConfig::File(path.into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("256M"), Ok(256 << 20));
+        assert_eq!(size("256"), Ok(256 << 20));
+        assert_eq!(size("2GiB"), Ok(2 << 30));
+        assert_eq!(size("0"), Ok(0));
+        for bad in ["", "M", "1.5G", "-1M", "1X", "99999999999T", "1M2"] {
+            assert!(size(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(duration("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        for bad in ["", "s", "-1s", "1d", "inf", "1e400"] {
+            assert!(duration(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn drives() {
+        assert_eq!(
+            drive("a,b.ext4,ro"),
+            Ok(Drive {
+                path: "a,b.ext4".into(),
+                read_only: true
+            })
+        );
+        assert_eq!(
+            drive("a,b.ext4"),
+            Ok(Drive {
+                path: "a,b.ext4".into(),
+                read_only: false
+            })
+        );
+        assert!(drive(",ro").is_err());
+    }
+
+    #[test]
+    fn variables() {
+        assert_eq!(variable("A=b=c"), Ok(("A".to_owned(), "b=c".to_owned())));
+        assert!(variable("=x").is_err());
+        assert!(
+            variable("NOT_SET_ANYWHERE_42")
+                .unwrap_err()
+                .contains("NOT_SET_ANYWHERE_42=VALUE")
+        );
+    }
+}

@@ -1,0 +1,122 @@
+//! What a machine is to be: inert data, checked as a whole before anything is made.
+
+use std::path::PathBuf;
+
+use tine_devices::virtio::block::BlockConfig;
+use tine_devices::virtio::vsock::VsockConfig;
+
+use crate::layout;
+
+/// Where the guest's serial console goes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ConsoleConfig {
+    /// Nowhere; the last of it is kept for error messages.
+    #[default]
+    None,
+    /// To the monitor's standard output.
+    Stdout,
+    /// To a file, which is created or truncated.
+    File(PathBuf),
+}
+
+/// A machine.
+#[derive(Debug, Clone)]
+pub struct MachineConfig {
+    /// Number of vCPUs.
+    pub vcpus: u8,
+    /// Memory in bytes; a multiple of 1 MiB.
+    pub memory: u64,
+    /// The kernel: an uncompressed ELF file or a bzImage.
+    pub kernel: PathBuf,
+    /// The initial RAM disk.
+    pub initrd: Option<PathBuf>,
+    /// Words for the kernel's command line, behind the machine's own.
+    pub cmdline: String,
+    /// Drives, in the order in which the guest finds them (`vda`, `vdb`, ...).
+    pub drives: Vec<BlockConfig>,
+    /// Which of the drives, if any, the agent shall take as the root file system.
+    pub root_drive: Option<usize>,
+    /// The console.
+    pub console: ConsoleConfig,
+    /// The socket device.
+    pub vsock: VsockConfig,
+}
+
+impl MachineConfig {
+    /// The guest's context id when nobody else wants to reach it by one.
+    pub const DEFAULT_CID: u32 = 3;
+    /// Memory when nothing else is asked for, in bytes.
+    pub const DEFAULT_MEMORY: u64 = 256 << 20;
+
+    /// A machine with one vCPU and the default memory, nothing attached.
+    pub fn new(kernel: PathBuf) -> Self {
+        Self {
+            vcpus: 1,
+            memory: Self::DEFAULT_MEMORY,
+            kernel,
+            initrd: None,
+            cmdline: String::new(),
+            drives: Vec::new(),
+            root_drive: None,
+            console: ConsoleConfig::default(),
+            vsock: VsockConfig {
+                guest_cid: Self::DEFAULT_CID,
+                uds_path: None,
+            },
+        }
+    }
+
+    /// Checks what can be checked without opening anything.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let mib = self.memory >> 20;
+        if self.memory < layout::MIN_MEMORY || self.memory > layout::MAX_MEMORY {
+            return Err(ConfigError::Memory { mib });
+        }
+        if !self.memory.is_multiple_of(1 << 20) {
+            return Err(ConfigError::MemoryUnit(self.memory));
+        }
+        if self.vcpus == 0 || self.vcpus > layout::MAX_VCPUS {
+            return Err(ConfigError::Vcpus { count: self.vcpus });
+        }
+        let most = layout::VIRTIO_GSIS.len() - crate::machine::BUILT_IN_DEVICES;
+        if self.drives.len() > most {
+            return Err(ConfigError::Drives {
+                count: self.drives.len(),
+                most,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ConfigError {
+    /// Too little or too much memory.
+    #[error(
+        "a machine cannot have {mib} MiB of memory: give {} to {} MiB",
+        layout::MIN_MEMORY >> 20,
+        layout::MAX_MEMORY >> 20
+    )]
+    Memory {
+        /// What was asked for, in MiB.
+        mib: u64,
+    },
+    /// Not whole MiB.
+    #[error("a machine cannot have {0} bytes of memory: give a multiple of 1 MiB")]
+    MemoryUnit(u64),
+    /// No or too many vCPUs.
+    #[error("a machine cannot have {count} vCPUs: give 1 to {}", layout::MAX_VCPUS)]
+    Vcpus {
+        /// What was asked for.
+        count: u8,
+    },
+    /// More drives than there are interrupts for.
+    #[error("a machine cannot have {count} drives: give {most} at most")]
+    Drives {
+        /// How many were given.
+        count: usize,
+        /// How many can be had.
+        most: usize,
+    },
+}

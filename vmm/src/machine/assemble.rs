@@ -1,0 +1,240 @@
+//! Putting a machine together, in the order that KVM is quickest with: memory slots before vCPUs
+//! and interrupt controllers exist, since changing slots later waits for all of them.
+
+use std::sync::{Arc, Mutex};
+
+use kvm_ioctls::VcpuFd;
+use tine_devices::bus::Bus;
+use tine_devices::irq::IrqLine;
+use tine_devices::legacy::i8042::{I8042, I8042_PORT, I8042_PORTS};
+use tine_devices::legacy::power::{SLEEP_PORTS, SleepRegisters};
+use tine_devices::legacy::serial::{COM1_PORT, COM1_PORTS, Serial};
+use tine_devices::virtio::block::Block;
+use tine_devices::virtio::events::DeviceEvents;
+use tine_devices::virtio::mmio::{MMIO_LEN, MmioTransport, QUEUE_NOTIFY};
+use tine_devices::virtio::rng::Rng;
+use tine_devices::virtio::vsock::Vsock;
+use tine_devices::virtio::{Interrupt, VirtioDevice};
+
+use super::event_loop::EventLoop;
+use super::{Machine, MachineError};
+use crate::arch::x86_64::acpi::{self, MmioDevice};
+use crate::arch::x86_64::{cpuid, regs};
+use crate::boot::{self, BootError, BootSource, Entry, cmdline};
+use crate::config::{ConsoleConfig, MachineConfig};
+use crate::console::{Console, ConsoleTail};
+use crate::host::HostKind;
+use crate::kvm::{Host, KvmError, Vm};
+use crate::layout;
+use crate::memory::MachineMemory;
+use crate::vcpu::{self, Buses, Ending, OnEnd, VcpuThread};
+
+impl Machine {
+    /// Makes the machine that `config` describes. Its guest does not run yet: see
+    /// [`Machine::resume`]. `on_end` is called when the guest ends by itself.
+    pub fn assemble(
+        config: &MachineConfig,
+        on_end: impl Fn(Ending) + Send + Sync + 'static,
+    ) -> Result<Self, MachineError> {
+        config.check()?;
+        let on_end: OnEnd = Arc::new(on_end);
+        let os = |action| move |source| MachineError::Os { action, source };
+        vcpu::install_kick_handler().map_err(os("handle the vCPU signal"))?;
+        let host = Host::open()?;
+        check_vcpus(&host, config.vcpus)?;
+        let drives = open_drives(config)?;
+        let memory = MachineMemory::create(config.memory)?;
+        let vm = host.create_vm(&memory)?;
+
+        let mut devices = Devices::new(&vm, &memory);
+        let console_tail = devices.add_legacy(config, &on_end)?;
+        for drive in drives {
+            devices.add_virtio(Box::new(drive))?;
+        }
+        let (vsock_device, vsock) = Vsock::new(&config.vsock)?;
+        devices.add_virtio(Box::new(vsock_device))?;
+        devices.add_virtio(Box::new(Rng::new()?))?;
+
+        let entry = load(config, &memory, &devices.places)?;
+        let vcpus = create_vcpus(&host, &vm, config.vcpus, &entry)?;
+        let Devices {
+            buses, subscribers, ..
+        } = devices;
+        let buses = Arc::new(buses);
+        let events = EventLoop::spawn(subscribers).map_err(os("start the device thread"))?;
+        // From here on the machine's Drop ends what has been started, should a thread fail.
+        let mut machine = Self {
+            vcpus: Vec::with_capacity(vcpus.len()),
+            events: Some(events),
+            vsock,
+            console_tail,
+            _vm: vm,
+        };
+        for (index, fd) in (0..).zip(vcpus) {
+            let vcpu = VcpuThread::spawn(index, fd, buses.clone(), on_end.clone());
+            machine.vcpus.push(vcpu.map_err(os("start a vCPU thread"))?);
+        }
+        Ok(machine)
+    }
+}
+
+fn check_vcpus(host: &Host, wanted: u8) -> Result<(), MachineError> {
+    let most = host.max_vcpus();
+    match usize::from(wanted) <= most {
+        true => Ok(()),
+        false => Err(MachineError::Vcpus { wanted, most }),
+    }
+}
+
+fn open_drives(config: &MachineConfig) -> Result<Vec<Block>, MachineError> {
+    config
+        .drives
+        .iter()
+        .map(|drive| Ok(Block::open(drive)?))
+        .collect()
+}
+
+/// The devices of a machine under construction.
+struct Devices<'a> {
+    vm: &'a Vm,
+    memory: &'a MachineMemory,
+    buses: Buses,
+    /// What the ACPI tables have to tell of the virtio devices.
+    places: Vec<MmioDevice>,
+    subscribers: Vec<Box<dyn event_manager::MutEventSubscriber + Send>>,
+}
+
+impl<'a> Devices<'a> {
+    fn new(vm: &'a Vm, memory: &'a MachineMemory) -> Self {
+        let buses = Buses {
+            ports: Bus::new(),
+            mmio: Bus::new(),
+        };
+        Self {
+            vm,
+            memory,
+            buses,
+            places: Vec::new(),
+            subscribers: Vec::new(),
+        }
+    }
+
+    fn add_legacy(
+        &mut self,
+        config: &MachineConfig,
+        on_end: &OnEnd,
+    ) -> Result<ConsoleTail, MachineError> {
+        let console = Console::open(&config.console).map_err(|source| {
+            let path = match &config.console {
+                ConsoleConfig::File(path) => path.clone(),
+                _ => "standard output".into(),
+            };
+            MachineError::Console { path, source }
+        })?;
+        let tail = console.tail();
+        let serial = Serial::new(self.vm.irq_line(layout::COM1_GSI)?, console);
+        self.buses
+            .ports
+            .insert(COM1_PORT, COM1_PORTS, Arc::new(Mutex::new(serial)))?;
+        let end = on_end.clone();
+        let i8042 = I8042::new(move || end(Ending::Reset));
+        self.buses
+            .ports
+            .insert(I8042_PORT, I8042_PORTS, Arc::new(Mutex::new(i8042)))?;
+        let end = on_end.clone();
+        let sleep = SleepRegisters::new(move || end(Ending::PowerOff));
+        let port = u64::from(layout::ACPI_SLEEP_PORT);
+        self.buses
+            .ports
+            .insert(port, SLEEP_PORTS, Arc::new(Mutex::new(sleep)))?;
+        Ok(tail)
+    }
+
+    fn add_virtio(&mut self, device: Box<dyn VirtioDevice>) -> Result<(), MachineError> {
+        let slot = self.places.len();
+        let place = MmioDevice {
+            addr: layout::VIRTIO_MMIO + slot as u64 * MMIO_LEN,
+            gsi: layout::VIRTIO_GSIS.start + slot as u32,
+        };
+        let line: Arc<dyn IrqLine> = self.vm.irq_line(place.gsi)?;
+        let interrupt = Arc::new(Interrupt::new(line));
+        let transport = MmioTransport::new(device, self.memory.regions.clone(), interrupt)?;
+        for (queue, event) in (0..).zip(transport.queue_events()) {
+            self.vm
+                .notify_on_write(event, place.addr + QUEUE_NOTIFY, queue)?;
+        }
+        let transport = Arc::new(Mutex::new(transport));
+        self.subscribers
+            .push(Box::new(DeviceEvents::new(transport.clone())));
+        self.buses.mmio.insert(place.addr, MMIO_LEN, transport)?;
+        self.places.push(place);
+        Ok(())
+    }
+}
+
+/// Writes everything that the guest finds in memory at its first instruction.
+fn load(
+    config: &MachineConfig,
+    memory: &MachineMemory,
+    devices: &[MmioDevice],
+) -> Result<Entry, MachineError> {
+    let mem = &memory.regions;
+    let rsdp = acpi::write_tables(mem, config.vcpus, devices)?;
+    let line = command_line(config)?;
+    let source = BootSource {
+        kernel: &config.kernel,
+        initrd: config.initrd.as_deref(),
+        cmdline: &line,
+        rsdp,
+        memory: memory.size,
+    };
+    let entry = boot::load(mem, &source)?;
+    regs::write_boot_tables(mem, &entry).map_err(BootError::Memory)?;
+    Ok(entry)
+}
+
+/// Words for every guest: the console, and an end instead of a hang when the kernel panics. PCI
+/// is not there to be probed, nor is a second serial port or a keyboard.
+const MACHINE_WORDS: &str = "console=ttyS0 reboot=k panic=-1 pci=off 8250.nr_uarts=1 \
+     i8042.noaux i8042.nomux i8042.dumbkbd no_timer_check random.trust_cpu=on";
+
+fn command_line(config: &MachineConfig) -> Result<String, MachineError> {
+    let quiet = match config.console {
+        ConsoleConfig::None => "quiet",
+        _ => "",
+    };
+    let root = match config.root_drive {
+        Some(drive) => {
+            let letter = (b'a' + drive as u8) as char;
+            let flags = if config.drives[drive].read_only {
+                " tine.rootflags=ro"
+            } else {
+                ""
+            };
+            format!("tine.root=/dev/vd{letter}{flags}")
+        }
+        None => String::new(),
+    };
+    let host = HostKind::detect().kernel_words();
+    Ok(cmdline::assemble(
+        &[MACHINE_WORDS, quiet, host, &root],
+        &config.cmdline,
+    )?)
+}
+
+fn create_vcpus(host: &Host, vm: &Vm, count: u8, entry: &Entry) -> Result<Vec<VcpuFd>, KvmError> {
+    let supported = host.supported_cpuid()?;
+    (0..count)
+        .map(|index| {
+            let vcpu = vm.create_vcpu(index)?;
+            let cpuid = cpuid::for_vcpu(&supported, index, count);
+            vcpu.set_cpuid2(&cpuid)
+                .map_err(crate::kvm::failed("set the CPU features"))?;
+            regs::set_common_registers(&vcpu)?;
+            if index == 0 {
+                regs::set_boot_registers(&vcpu, entry)?;
+            }
+            Ok(vcpu)
+        })
+        .collect()
+}

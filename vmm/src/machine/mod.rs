@@ -1,0 +1,131 @@
+//! A machine: its parts, their threads, and their end.
+
+mod assemble;
+mod event_loop;
+
+use std::io;
+use std::path::PathBuf;
+
+use tine_devices::bus::BusError;
+use tine_devices::virtio::block::BlockError;
+use tine_devices::virtio::mmio::TransportError;
+use tine_devices::virtio::rng::RngError;
+use tine_devices::virtio::vsock::{VsockError, VsockHandle};
+
+use crate::arch::x86_64::acpi::TablesTooLarge;
+use crate::boot::BootError;
+use crate::boot::cmdline::CmdlineError;
+use crate::config::ConfigError;
+use crate::console::ConsoleTail;
+use crate::kvm::{KvmError, Vm};
+use crate::memory::MemoryError;
+use crate::vcpu::{VcpuThread, Wish};
+use event_loop::EventLoop;
+
+/// Virtio devices that every machine has: vsock and rng.
+pub(crate) const BUILT_IN_DEVICES: usize = 2;
+
+/// Why a machine could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// KVM refused.
+    #[error(transparent)]
+    Kvm(#[from] KvmError),
+    /// More vCPUs than the host's KVM can do.
+    #[error("a machine cannot have {wanted} vCPUs here: this host's KVM can do {most}")]
+    Vcpus {
+        /// How many were asked for.
+        wanted: u8,
+        /// How many can be had.
+        most: usize,
+    },
+    /// Guest memory could not be made.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The kernel, initrd or command line cannot be booted.
+    #[error(transparent)]
+    Boot(#[from] BootError),
+    /// The command line cannot be used.
+    #[error(transparent)]
+    Cmdline(#[from] CmdlineError),
+    /// A drive cannot be used.
+    #[error(transparent)]
+    Block(#[from] BlockError),
+    /// The socket device cannot be made.
+    #[error(transparent)]
+    Vsock(#[from] VsockError),
+    /// The entropy device cannot be made.
+    #[error(transparent)]
+    Rng(#[from] RngError),
+    /// The console's file cannot be opened.
+    #[error("cannot write the console to {}: {source}", path.display())]
+    Console {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A device's registers could not be made.
+    #[error("cannot set a device up: {0}")]
+    Transport(#[from] TransportError),
+    /// Two devices claim one address.
+    #[error("cannot place a device: {0}")]
+    Bus(#[from] BusError),
+    /// Too many devices for the ACPI tables.
+    #[error(transparent)]
+    Acpi(#[from] TablesTooLarge),
+    /// A thread or an event could not be made.
+    #[error("cannot {action}: {source}")]
+    Os {
+        /// What was asked for.
+        action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// One virtual machine, and the only owner of all its parts. Dropping it ends it: threads first,
+/// then devices, KVM's machine and its memory.
+pub struct Machine {
+    vcpus: Vec<VcpuThread>,
+    events: Option<EventLoop>,
+    vsock: VsockHandle,
+    console_tail: ConsoleTail,
+    _vm: Vm,
+}
+
+impl Machine {
+    /// Lets the guest run.
+    pub fn resume(&self) {
+        self.vcpus.iter().for_each(|vcpu| vcpu.tell(Wish::Run));
+    }
+
+    /// Takes all vCPUs out of guest code, and returns when they are.
+    pub fn pause(&self) {
+        self.vcpus.iter().for_each(|vcpu| vcpu.tell(Wish::Pause));
+        self.vcpus.iter().for_each(VcpuThread::wait_still);
+    }
+
+    /// The way to guest ports and from guest connections, inside this process.
+    pub fn vsock(&self) -> &VsockHandle {
+        &self.vsock
+    }
+
+    /// The last of what the guest wrote to its console.
+    pub fn console_tail(&self) -> &ConsoleTail {
+        &self.console_tail
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.vcpus.iter().for_each(|vcpu| vcpu.tell(Wish::Stop));
+        self.vcpus.drain(..).for_each(VcpuThread::join);
+        if let Some(events) = self.events.take() {
+            events.stop();
+        }
+    }
+}
