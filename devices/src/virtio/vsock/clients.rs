@@ -10,15 +10,15 @@ use std::os::unix::net::UnixStream;
 use super::muxer::{Client, PORT_ANY};
 use super::reactor::{Reactor, Token};
 use super::stream::{peek_bytes, receive_bytes};
-use super::{CLIENT_TIMEOUT, MAX_CLIENTS};
+use super::{Limits, MAX_CLIENTS};
 
 /// The longest line is `CONNECT 4294967295` with its end; this leaves room for blanks.
 const MAX_LINE_LEN: usize = 32;
 
 /// All clients that are still to send their line, oldest first.
-#[derive(Default)]
 pub struct Clients {
     waiting: BTreeMap<Token, Waiting>,
+    limits: Limits,
 }
 
 struct Waiting {
@@ -34,6 +34,14 @@ enum Progress {
 }
 
 impl Clients {
+    /// No clients.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            waiting: BTreeMap::new(),
+            limits,
+        }
+    }
+
     /// Takes a new client.
     pub fn add(&mut self, reactor: &mut Reactor, stream: UnixStream) {
         if self.waiting.len() == MAX_CLIENTS
@@ -45,7 +53,7 @@ impl Clients {
         if reactor.watch(&stream, token).is_err() {
             return;
         }
-        reactor.set_deadline(token, CLIENT_TIMEOUT);
+        reactor.set_deadline(token, self.limits.client);
         let waiting = Waiting {
             stream,
             line: [0; MAX_LINE_LEN],

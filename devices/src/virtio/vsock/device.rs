@@ -17,7 +17,9 @@ use super::packet::{HEADER_LEN, Header, Parts};
 use super::reactor::{EVENTS_AT_ONCE, HANDLE, LISTENER, Reactor, Ready};
 use super::stats::{Count, VsockStats};
 use super::stream::connect_to;
-use super::{MAX_PACKET_LEN, MIN_GUEST_CID, PACKETS_PER_EVENT, VsockConfig, VsockError};
+use super::{
+    LIMITS, Limits, MAX_PACKET_LEN, MIN_GUEST_CID, PACKETS_PER_EVENT, VsockConfig, VsockError,
+};
 use crate::GuestMemory;
 use crate::virtio::mmio::VIRTIO_RING_F_EVENT_IDX;
 use crate::virtio::{ActivateError, Activation, Chain, VirtQueue, VirtioDevice, read_config_bytes};
@@ -59,6 +61,13 @@ struct Active {
 impl Vsock {
     /// A device and the handle by which this process uses it.
     pub fn new(config: &VsockConfig) -> Result<(Self, VsockHandle), VsockError> {
+        Self::with_limits(config, LIMITS)
+    }
+
+    pub(super) fn with_limits(
+        config: &VsockConfig,
+        limits: Limits,
+    ) -> Result<(Self, VsockHandle), VsockError> {
         if config.guest_cid < MIN_GUEST_CID || config.guest_cid == u32::MAX {
             return Err(VsockError::GuestCid(config.guest_cid));
         }
@@ -68,8 +77,8 @@ impl Vsock {
         let device = Self {
             guest_cid: config.guest_cid,
             active: None,
-            muxer: Muxer::new(config.guest_cid, stats.clone()),
-            clients: Clients::default(),
+            muxer: Muxer::new(config.guest_cid, limits, stats.clone()),
+            clients: Clients::new(limits),
             listener,
             shared,
             stats,

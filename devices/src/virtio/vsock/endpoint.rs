@@ -174,28 +174,25 @@ impl Endpoint {
     }
 
     /// Completes `header` to the next packet for the guest, and writes its payload into `room`.
+    ///
+    /// Payload goes first: it carries all that a credit update would, and of a host program that
+    /// wrote and is gone the guest hears both in order. Where the guest lets no payload in, it is
+    /// told of the end all the same.
     pub fn next_packet(&mut self, header: &mut Header, room: &Parts) -> bool {
-        if self.connection.next_control(header) {
-            return true;
-        }
         let len = self.connection.room() as usize;
-        if !self.readable || len == 0 {
-            return false;
-        }
-        match receive_parts(&self.stream, &room.first(len)) {
-            Ok(0) => self.connection.host_sent_all(),
-            Ok(len) => {
-                self.connection.send(header, len as u32);
-                return true;
+        if self.readable && len > 0 {
+            match receive_parts(&self.stream, &room.first(len)) {
+                Ok(0) => self.connection.host_sent_all(),
+                Ok(len) => {
+                    self.connection.send(header, len as u32);
+                    return true;
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                // A reset: what had been sent before it was received before it.
+                Err(_) => self.connection.host_sent_all(),
             }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                self.readable = false;
-                return false;
-            }
-            // A reset: what had been sent before it was received before it.
-            Err(_) => self.connection.host_sent_all(),
+            self.readable = false;
         }
-        self.readable = false;
         self.connection.next_control(header)
     }
 }

@@ -74,12 +74,25 @@ pub const MAX_QUEUED_CONNECTS: usize = 128;
 /// Packets in each direction before other devices have their turn.
 pub const PACKETS_PER_EVENT: usize = 128;
 
-/// How long a client may take for its `CONNECT` line.
-const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a guest may take to answer a connection request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a guest may take to confirm that a connection is over, as in Linux.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(8);
+/// Limits that tests set lower.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// See [`MAX_CONNECTIONS`].
+    connections: usize,
+    /// How long a client may take for its `CONNECT` line.
+    client: Duration,
+    /// How long a guest may take to answer a connection request.
+    request: Duration,
+    /// How long a guest may take to confirm that a connection is over, as in Linux.
+    close: Duration,
+}
+
+const LIMITS: Limits = Limits {
+    connections: MAX_CONNECTIONS,
+    client: Duration::from_secs(10),
+    request: Duration::from_secs(10),
+    close: Duration::from_secs(8),
+};
 
 /// The socket device's configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::endpoint::Endpoint;
 use super::packet::{Header, Key, Parts, TYPE_STREAM, op};
 use super::reactor::{Reactor, Ready, Token};
 use super::stats::{Count, VsockStats};
-use super::{CLOSE_TIMEOUT, HOST_CID, MAX_CONNECTIONS, MAX_RESETS, REQUEST_TIMEOUT};
+use super::{HOST_CID, Limits, MAX_RESETS};
 
 /// Host ports of connections from the host are given out from here on, away from those that
 /// programs listen on.
@@ -43,12 +43,13 @@ pub struct Muxer {
     /// Resets for connections that are no more, complete.
     resets: VecDeque<Header>,
     last_host_port: u32,
+    limits: Limits,
     stats: Arc<VsockStats>,
 }
 
 impl Muxer {
     /// No connections.
-    pub fn new(guest_cid: u32, stats: Arc<VsockStats>) -> Self {
+    pub fn new(guest_cid: u32, limits: Limits, stats: Arc<VsockStats>) -> Self {
         Self {
             guest_cid: guest_cid.into(),
             endpoints: HashMap::new(),
@@ -57,6 +58,7 @@ impl Muxer {
             queue: VecDeque::new(),
             resets: VecDeque::new(),
             last_host_port: FIRST_HOST_PORT,
+            limits,
             stats,
         }
     }
@@ -77,7 +79,7 @@ impl Muxer {
         }
         let mut endpoint = Endpoint::new(key, Connection::to_guest(), client.stream, token);
         endpoint.greets = client.token.is_some();
-        reactor.set_deadline(token, REQUEST_TIMEOUT);
+        reactor.set_deadline(token, self.limits.request);
         self.insert(token, endpoint);
     }
 
@@ -209,7 +211,7 @@ impl Muxer {
                 continue;
             }
             if header.op == op::SHUTDOWN && endpoint.connection().is_closing() {
-                reactor.set_deadline(token, CLOSE_TIMEOUT);
+                reactor.set_deadline(token, self.limits.close);
             }
             self.schedule(token);
             self.stats.packets_to_guest.add(1);
@@ -282,7 +284,7 @@ impl Muxer {
     /// Whether there is room for one more connection, if need be after the oldest lingering one
     /// has gone.
     fn make_room(&mut self, reactor: &mut Reactor) -> bool {
-        if self.endpoints.len() < MAX_CONNECTIONS {
+        if self.endpoints.len() < self.limits.connections {
             return true;
         }
         let Some(&oldest) = self.lingering.first() else {

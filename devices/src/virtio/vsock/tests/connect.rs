@@ -109,7 +109,7 @@ fn a_port_has_one_listener_and_is_free_after_it() {
 fn a_client_of_the_socket_file_reaches_the_guest() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("v.sock");
-    let mut guest = Guest::with_path(Some(path.clone()));
+    let mut guest = Guest::with_path(path.clone());
     let mut client = patient(UnixStream::connect(&path).unwrap());
     // What follows the line, in the same write, is for the guest.
     client.write_all(b"CONNECT 52\nfirst").unwrap();
@@ -129,7 +129,7 @@ fn a_client_of_the_socket_file_reaches_the_guest() {
 fn a_client_whose_line_comes_in_pieces_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("v.sock");
-    let mut guest = Guest::with_path(Some(path.clone()));
+    let mut guest = Guest::with_path(path.clone());
     let mut client = UnixStream::connect(&path).unwrap();
     for piece in ["CON", "NECT 5", "2", "\n"] {
         guest.expect_quiet();
@@ -142,7 +142,7 @@ fn a_client_whose_line_comes_in_pieces_is_served() {
 fn a_refused_client_is_closed_without_a_word() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("v.sock");
-    let mut guest = Guest::with_path(Some(path.clone()));
+    let mut guest = Guest::with_path(path.clone());
     let mut client = patient(UnixStream::connect(&path).unwrap());
     client.write_all(b"CONNECT 52\n").unwrap();
     let key = guest.expect(op::REQUEST).0.key_of_reply();
@@ -156,7 +156,7 @@ fn a_refused_client_is_closed_without_a_word() {
 fn clients_that_leave_early_end_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("v.sock");
-    let mut guest = Guest::with_path(Some(path.clone()));
+    let mut guest = Guest::with_path(path.clone());
     let (mut other, key) = guest.connected(1);
     for line in ["", "CONNECT 1234", "CONNECT", "\n", "CONNECT 1 2\n"] {
         let mut client = UnixStream::connect(&path).unwrap();
@@ -188,7 +188,7 @@ fn clients_that_leave_early_end_alone() {
 fn a_line_without_end_is_cut_off() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("v.sock");
-    let mut guest = Guest::with_path(Some(path.clone()));
+    let mut guest = Guest::with_path(path.clone());
     let mut client = patient(UnixStream::connect(&path).unwrap());
     client.write_all(&[b'x'; 33]).unwrap();
     guest.settle();
@@ -201,7 +201,7 @@ fn a_line_without_end_is_cut_off() {
 fn silent_clients_give_way_to_new_ones() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("v.sock");
-    let mut guest = Guest::with_path(Some(path.clone()));
+    let mut guest = Guest::with_path(path.clone());
     let mut silent: Vec<_> = (0..MAX_CLIENTS + 1)
         .map(|_| {
             let client = UnixStream::connect(&path).unwrap();
@@ -219,7 +219,7 @@ fn silent_clients_give_way_to_new_ones() {
 fn the_guest_connects_to_a_socket_file_of_the_port() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("v.sock");
-    let mut guest = Guest::with_path(Some(path.clone()));
+    let mut guest = Guest::with_path(path.clone());
     let key = Key { host: 80, guest: 1 };
     guest.send(key, op::REQUEST);
     guest.expect(op::RST);
@@ -252,7 +252,7 @@ fn a_bad_configuration_is_refused() {
 fn the_socket_file_goes_with_the_device() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("v.sock");
-    let guest = Guest::with_path(Some(path.clone()));
+    let guest = Guest::with_path(path.clone());
     assert!(path.exists());
     drop(guest);
     assert!(!path.exists());

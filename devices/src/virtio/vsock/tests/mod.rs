@@ -35,30 +35,41 @@ struct Guest {
 
 impl Guest {
     fn new() -> Self {
-        Self::with_path(None)
+        Self::build(None, LIMITS).with_buffers()
     }
 
-    fn with_path(uds_path: Option<PathBuf>) -> Self {
-        let mut guest = Self::without_buffers(uds_path);
-        for _ in 0..RX_BUFFERS {
-            guest.supply();
-        }
-        guest.driver.kick(RX);
-        guest
+    fn with_path(uds_path: PathBuf) -> Self {
+        Self::build(Some(uds_path), LIMITS).with_buffers()
     }
 
-    fn without_buffers(uds_path: Option<PathBuf>) -> Self {
+    fn with_limits(limits: Limits) -> Self {
+        Self::build(None, limits).with_buffers()
+    }
+
+    fn without_buffers() -> Self {
+        Self::build(None, LIMITS)
+    }
+
+    fn build(uds_path: Option<PathBuf>, limits: Limits) -> Self {
         let config = VsockConfig {
             guest_cid: CID as u32,
             uds_path,
         };
-        let (device, handle) = Vsock::new(&config).unwrap();
+        let (device, handle) = Vsock::with_limits(&config, limits).unwrap();
         Self {
-            driver: FakeDriver::started(device, 1 << 29),
+            driver: FakeDriver::started(device, 0),
             handle,
             buf_alloc: 256 << 10,
             fwd_cnt: 0,
         }
+    }
+
+    fn with_buffers(mut self) -> Self {
+        for _ in 0..RX_BUFFERS {
+            self.supply();
+        }
+        self.driver.kick(RX);
+        self
     }
 
     /// Gives the device one receive buffer.
@@ -140,7 +151,7 @@ impl Guest {
 
     /// Lets the device work until it is quiet, and fails if it never is.
     #[track_caller]
-    fn settle(&mut self) {
+    fn settle(&self) {
         for _ in 0..1000 {
             if !self.driver.run_backend(0) {
                 return;
