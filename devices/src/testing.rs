@@ -299,6 +299,19 @@ impl FakeDriver {
         self.mem.write_obj(index.to_le(), at).expect("ring memory");
     }
 
+    /// Asks for an interrupt once the device has used the chain of this number (with event
+    /// indices: VIRTIO_RING_F_EVENT_IDX).
+    pub fn set_used_event(&self, queue: usize, index: u16) {
+        let at = GuestAddress(avail_ring(queue) + 4 + u64::from(RING_SIZE) * 2);
+        self.mem.write_obj(index.to_le(), at).expect("ring memory");
+    }
+
+    /// The chain that the device wants to be notified of (with event indices).
+    pub fn avail_event(&self, queue: usize) -> u16 {
+        let at = GuestAddress(used_ring(queue) + 4 + u64::from(RING_SIZE) * 8);
+        u16::from_le(self.mem.read_obj(at).expect("ring"))
+    }
+
     /// Tells the device of new chains in `queue`, and lets it work on this thread.
     pub fn kick(&self, queue: usize) {
         lock(&self.transport).process_queue(queue);

@@ -87,8 +87,8 @@ impl VsockHandle {
     }
 
     /// The same with a function that gets each connection, in blocking mode, and says whether it
-    /// took it; otherwise the guest is refused. It runs on the event loop's thread: it must not
-    /// wait, and must not use this handle.
+    /// took it; otherwise the guest is refused. It runs on the event loop's thread and must not
+    /// wait there.
     pub fn listen_with(
         &self,
         port: u32,

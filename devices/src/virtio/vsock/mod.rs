@@ -19,7 +19,8 @@
 //! | `muxer` | all connections, and whose turn it is to send to the guest |
 //! | `reactor` | the one epoll descriptor, deadlines, and the wake-up to ourselves |
 //! | `handle`, `listener`, `clients` | where connections come from on the host |
-//! | `device` | the queues |
+//! | `queues` | the three queues |
+//! | `device` | where all of it meets |
 //!
 //! # What a hostile guest can use up
 //!
@@ -37,6 +38,7 @@ mod handle;
 mod listener;
 mod muxer;
 mod packet;
+mod queues;
 mod reactor;
 mod stats;
 mod stream;
@@ -72,7 +74,7 @@ pub const MAX_CLIENTS: usize = 64;
 /// In-process connections that the device has not taken up yet.
 pub const MAX_QUEUED_CONNECTS: usize = 128;
 /// Packets in each direction before other devices have their turn.
-pub const PACKETS_PER_EVENT: usize = 128;
+pub const PACKETS_PER_EVENT: usize = 32;
 
 /// Limits that tests set lower.
 #[derive(Debug, Clone, Copy)]

@@ -23,8 +23,10 @@ pub type Token = u64;
 pub const LISTENER: Token = 0;
 /// In-process requests.
 pub const HANDLE: Token = 1;
-const TIMER: Token = 2;
-const AGAIN: Token = 3;
+/// The driver's answer to a transport reset.
+pub const RESET: Token = 2;
+const TIMER: Token = 3;
+const AGAIN: Token = 4;
 /// Sockets have tokens from here on, each used once.
 const FIRST_SOCKET: Token = 16;
 

@@ -189,6 +189,27 @@ fn many_packets_make_one_interrupt() {
     assert_eq!(packets, 10);
 }
 
+#[test]
+fn with_event_indices_the_device_asks_to_hear_of_the_buffers_that_it_needs() {
+    let (device, handle) = Vsock::new(&VsockConfig {
+        guest_cid: CID as u32,
+        uds_path: None,
+    })
+    .unwrap();
+    let mut driver = FakeDriver::started(device, 1 << 29);
+    for chain in 0..3 {
+        let _host = handle.connect(1).unwrap();
+        while driver.run_backend(0) {}
+        assert_eq!(driver.avail_event(RX), chain, "not waiting for this chain");
+        driver.set_used_event(RX, chain);
+        let before = driver.irq.count();
+        driver.submit(RX, &[Buffer::In(HEADER_LEN as u32), Buffer::In(100)]);
+        driver.kick(RX);
+        assert_eq!(unpack(driver.wait_used(RX)).0.op, op::REQUEST);
+        assert_eq!(driver.irq.count(), before + 1);
+    }
+}
+
 // Linux sends header and payload in two buffers, in one, or in many.
 #[test]
 fn a_packets_layout_is_the_drivers_choice() {

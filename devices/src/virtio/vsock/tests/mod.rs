@@ -5,7 +5,10 @@ mod close;
 mod connect;
 mod flow;
 mod hostile;
+mod looped;
 mod model;
+mod random;
+mod reset;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

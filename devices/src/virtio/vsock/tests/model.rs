@@ -45,7 +45,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     // A guest can send what it likes: we hold no more than we advertised, send no more than it
     // has room for, and never fall into sending control packets for ever.
