@@ -1,5 +1,9 @@
 //! The block device, driven by a fake guest.
 
 mod driver;
+mod fake;
+mod hostile;
+mod in_flight;
+mod model;
 mod open;
 mod requests;

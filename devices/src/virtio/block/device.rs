@@ -6,21 +6,16 @@ use std::sync::Arc;
 use virtio_bindings::virtio_blk::*;
 use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
-use vm_memory::{Bytes, GuestAddress};
 
-use super::plan::{Limits, MAX_RANGE_SECTORS, Plan, plan};
-use super::request::{Request, total};
-use super::stats::add;
-use super::{
-    Backend, BlockConfig, BlockError, BlockStats, Cache, Completion, Operation, RawFile, SECTOR,
-    Token, sys,
-};
-use crate::virtio::{ActivateError, Activation, Chain, VirtQueue, VirtioDevice, read_config_bytes};
+use super::disk::Disk;
+use super::plan::MAX_RANGE_SECTORS;
+use super::{Backend, BlockConfig, BlockError, BlockStats, Cache, RawFile, SECTOR, sys};
+use crate::virtio::{ActivateError, Activation, VirtQueue, VirtioDevice, read_config_bytes};
 
 /// Entries of the queue, and so the most requests in flight.
 pub const QUEUE_SIZE: u16 = 128;
 /// Most data segments of a request: what the queue holds beside header and status.
-pub const SEG_MAX: u32 = super::plan::SEG_MAX;
+pub const SEG_MAX: u32 = QUEUE_SIZE as u32 - 2;
 
 /// Discards that keep to this many sectors free whole pages of the image.
 const DISCARD_ALIGNMENT: u32 = 8;
@@ -30,72 +25,6 @@ pub struct Block<B: Backend = RawFile> {
     disk: Disk<B>,
     /// There while the device is active.
     queue: Option<VirtQueue>,
-}
-
-/// Everything but the queue.
-struct Disk<B> {
-    backend: B,
-    read_only: bool,
-    cache: Cache,
-    serial: [u8; 20],
-    /// The driver does not know of flushes.
-    durable: bool,
-    stats: Arc<BlockStats>,
-    /// Requests in flight, by token.
-    pending: Vec<Option<Pending>>,
-    free: Vec<Token>,
-    /// Completions being worked off; kept for its room.
-    done: Vec<Completion>,
-    /// Chains were left in the queue.
-    stalled: bool,
-}
-
-/// Writes the status and gives the chain back. `written` bytes of data in were written, from the
-/// start; only if that is all of them, the status follows without a gap and counts too (what the
-/// driver may rely on, section 2.7.8.2).
-fn answer(
-    queue: &mut VirtQueue,
-    head: u16,
-    status_at: GuestAddress,
-    status: u8,
-    room: u32,
-    written: u32,
-) {
-    let _ = queue.mem().write_obj(status, status_at);
-    let len = if written == room { room + 1 } else { written };
-    queue.push_used(head, len);
-}
-
-/// What is to be known of a request when it completes.
-struct Pending {
-    head: u16,
-    status: GuestAddress,
-    /// Room for data in.
-    room: u32,
-    /// Bytes to be moved.
-    expected: u64,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy)]
-enum Kind {
-    Read,
-    Write,
-    Flush,
-    Discard,
-    WriteZeroes,
-}
-
-impl Kind {
-    fn of(operation: &Operation) -> Self {
-        match operation {
-            Operation::Read { .. } => Self::Read,
-            Operation::Write { .. } => Self::Write,
-            Operation::Flush => Self::Flush,
-            Operation::Discard { .. } => Self::Discard,
-            Operation::WriteZeroes { .. } => Self::WriteZeroes,
-        }
-    }
 }
 
 impl Block<RawFile> {
@@ -108,18 +37,7 @@ impl Block<RawFile> {
 impl<B: Backend> Block<B> {
     /// A drive as configured over some backend, which has to agree with it on `read_only`.
     pub fn with_backend(config: &BlockConfig, backend: B) -> Result<Self, BlockError> {
-        let disk = Disk {
-            backend,
-            read_only: config.read_only,
-            cache: config.cache,
-            serial: config.serial_bytes()?,
-            durable: false,
-            stats: Arc::default(),
-            pending: (0..QUEUE_SIZE).map(|_| None).collect(),
-            free: (0..QUEUE_SIZE).rev().collect(),
-            done: Vec::new(),
-            stalled: false,
-        };
+        let disk = Disk::new(config, backend)?;
         Ok(Self { disk, queue: None })
     }
 
@@ -140,7 +58,7 @@ impl<B: Backend> Block<B> {
             self.disk.quiet();
             self.disk.backend.start();
             self.disk.complete(queue);
-            if self.disk.free.len() == usize::from(QUEUE_SIZE) {
+            if self.disk.is_idle() {
                 return;
             }
             sys::wait(self.disk.backend.event());
@@ -165,107 +83,6 @@ impl<B: Backend> Block<B> {
         put(44, &DISCARD_ALIGNMENT.to_le_bytes());
         put(56, &[1]);
         space
-    }
-}
-
-impl<B: Backend> Disk<B> {
-    fn quiet(&self) {
-        // Non-blocking: the count is of no interest, only that it is zero again.
-        let _ = self.backend.event().read();
-    }
-
-    /// Takes a chain: answers it, or hands it to the backend. There is a free token.
-    fn begin(&mut self, queue: &mut VirtQueue, chain: Chain) {
-        let head = chain.head_index();
-        let Ok(request) = Request::parse(chain, queue.mem()) else {
-            add(&self.stats.malformed, 1);
-            return queue.push_used(head, 0);
-        };
-        let limits = Limits {
-            capacity: self.backend.capacity(),
-            read_only: self.read_only,
-            flush: self.cache == Cache::Writeback,
-            durable: self.durable,
-            serial: &self.serial,
-        };
-        let room = total(&request.room) as u32;
-        match plan(&request, queue.mem(), &limits) {
-            Plan::Answer(status, written) => {
-                if u32::from(status) != VIRTIO_BLK_S_OK {
-                    add(&self.stats.errors, 1);
-                }
-                answer(queue, head, request.status, status, room, written);
-            }
-            Plan::Submit(operation, expected) => {
-                let token = self.free.pop().expect("a free token");
-                self.pending[usize::from(token)] = Some(Pending {
-                    head,
-                    status: request.status,
-                    room,
-                    expected,
-                    kind: Kind::of(&operation),
-                });
-                self.backend.submit(token, operation);
-            }
-        }
-    }
-
-    /// Hands back what the backend has finished.
-    fn complete(&mut self, queue: &mut VirtQueue) {
-        loop {
-            self.backend.completed(&mut self.done);
-            if self.done.is_empty() {
-                return queue.notify();
-            }
-            for completion in std::mem::take(&mut self.done) {
-                self.finish(queue, completion);
-            }
-            // What completed up to now has been announced too: without this the event loop would
-            // wake for nothing. In this order nothing is missed.
-            self.quiet();
-        }
-    }
-
-    fn finish(&mut self, queue: &mut VirtQueue, completion: Completion) {
-        let slot = self.pending.get_mut(usize::from(completion.token));
-        let Some(pending) = slot.and_then(Option::take) else {
-            return;
-        };
-        self.free.push(completion.token);
-        let whole = matches!(completion.result, Ok(moved) if moved >= pending.expected);
-        let (status, written) = match (whole, pending.kind) {
-            (true, Kind::Read) => (VIRTIO_BLK_S_OK, pending.room),
-            (true, _) => (VIRTIO_BLK_S_OK, 0),
-            (false, _) => (VIRTIO_BLK_S_IOERR, 0),
-        };
-        match whole {
-            true => self.count(&pending),
-            false => add(&self.stats.errors, 1),
-        }
-        let Pending {
-            head,
-            status: at,
-            room,
-            ..
-        } = pending;
-        answer(queue, head, at, status as u8, room, written);
-    }
-
-    fn count(&self, pending: &Pending) {
-        let stats = &self.stats;
-        match pending.kind {
-            Kind::Read => {
-                add(&stats.reads, 1);
-                add(&stats.read_bytes, pending.expected);
-            }
-            Kind::Write => {
-                add(&stats.writes, 1);
-                add(&stats.written_bytes, pending.expected);
-            }
-            Kind::Flush => add(&stats.flushes, 1),
-            Kind::Discard => add(&stats.discards, 1),
-            Kind::WriteZeroes => add(&stats.write_zeroes, 1),
-        }
     }
 }
 
@@ -321,7 +138,7 @@ impl<B: Backend> VirtioDevice for Block<B> {
         // A bound, so that a driver that goes on adding requests does not keep this thread.
         let mut left = QUEUE_SIZE;
         queue.drain(|queue, chain| {
-            if left == 0 || disk.free.is_empty() {
+            if left == 0 || disk.is_full() {
                 queue.undo_pop();
                 disk.stalled = true;
                 return false;
@@ -332,7 +149,7 @@ impl<B: Backend> VirtioDevice for Block<B> {
         });
         disk.backend.start();
         disk.complete(queue);
-        if disk.stalled && !disk.free.is_empty() {
+        if disk.stalled && !disk.is_full() {
             let _ = disk.backend.event().write(1);
         }
     }

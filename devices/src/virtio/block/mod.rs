@@ -18,6 +18,7 @@ mod backend;
 mod buffers;
 mod config;
 mod device;
+mod disk;
 mod plan;
 mod raw;
 mod request;

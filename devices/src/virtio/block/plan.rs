@@ -5,11 +5,9 @@ use std::sync::Arc;
 use virtio_bindings::virtio_blk::*;
 
 use super::request::{Range, Request, read_bytes, total, write_bytes};
-use super::{Buffers, Operation, SECTOR};
+use super::{Buffers, Operation, SECTOR, SEG_MAX};
 use crate::GuestMemory;
 
-/// Most data segments of a request.
-pub(super) const SEG_MAX: u32 = super::device::QUEUE_SIZE as u32 - 2;
 /// Most sectors of one discard or write of zeroes: 2 GiB.
 pub(super) const MAX_RANGE_SECTORS: u32 = 1 << 22;
 

@@ -22,8 +22,10 @@ use super::{Backend, BlockConfig, BlockError, Completion, Engine, Operation, SEC
 
 /// The backend over a file.
 ///
-/// On its first request, the thread of the event loop calls `io_uring_setup`, `mmap` and
-/// `io_uring_register`, or `clone`; from then on `io_uring_enter`.
+/// For a system call filter: the first request makes the thread of the event loop call
+/// `io_uring_setup`, `mmap` and `io_uring_register`, and each one `io_uring_enter`. The drive's own
+/// thread is made by the event loop's, and inherits its filter; it needs `preadv`, `pwritev2`,
+/// `pwrite64`, `fdatasync`, `fallocate`, `futex` and `write`.
 pub struct RawFile {
     file: Arc<File>,
     capacity: u64,

@@ -33,10 +33,11 @@ pub(super) struct Uring {
 }
 
 struct Job {
+    /// What is left to do.
     operation: Operation,
-    /// Bytes moved already.
+    /// Bytes moved before.
     moved: u64,
-    /// It was tried without waiting.
+    /// The kernel gave it back before it was done.
     retried: bool,
 }
 
@@ -128,7 +129,11 @@ impl Uring {
         if let Ok(count) = usize::try_from(result) {
             job.moved += count as u64;
             match &mut job.operation {
-                Operation::Read { buffers, .. } | Operation::Write { buffers, .. } => {
+                Operation::Read { offset, buffers }
+                | Operation::Write {
+                    offset, buffers, ..
+                } => {
+                    *offset += count as u64;
                     buffers.advance(count);
                     if count == 0 || buffers.is_empty() {
                         return Some(Ok(job.moved));
@@ -138,7 +143,9 @@ impl Uring {
             }
         } else {
             let error = io::Error::from_raw_os_error(-result);
-            if !is_passing(&error) && error.kind() != io::ErrorKind::Interrupted {
+            let again =
+                error.kind() == io::ErrorKind::Interrupted || is_passing(&error) && !job.retried;
+            if !again {
                 return Some(Err(error));
             }
         }
@@ -170,14 +177,14 @@ impl Uring {
 }
 
 impl Job {
-    /// The ring's entry for what is left to do.
+    /// The ring's entry for it; none for what the ring does not do.
     fn entry(&self, file: &File) -> Option<squeue::Entry> {
         let fd = types::Fd(file.as_raw_fd());
         let (entry, len) = match &self.operation {
             Operation::Read { offset, buffers } => {
                 let list = buffers.iovecs();
-                let entry = opcode::Readv::new(fd, list.as_ptr(), list.len() as u32)
-                    .offset(offset + self.moved);
+                let entry =
+                    opcode::Readv::new(fd, list.as_ptr(), list.len() as u32).offset(*offset);
                 (entry.build(), buffers.len())
             }
             Operation::Write {
@@ -187,7 +194,7 @@ impl Job {
             } => {
                 let list = buffers.iovecs();
                 let entry = opcode::Writev::new(fd, list.as_ptr(), list.len() as u32)
-                    .offset(offset + self.moved)
+                    .offset(*offset)
                     .rw_flags(sys::write_flags(*durable));
                 (entry.build(), buffers.len())
             }
