@@ -1,2 +1,7 @@
-//! x
-fn main() {}
+//! `tine-agent`: runs commands in a Tine guest on its monitor's behalf. See [`agent`].
+
+mod agent;
+
+fn main() -> std::process::ExitCode {
+    agent::main()
+}

@@ -1,0 +1,118 @@
+//! A connection, on vsock or on a Unix or TCP socket: non-blocking, in the agent's loop, usable by hyper.
+
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use hyper::rt::ReadBufCursor;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use tokio::io::Interest;
+
+use super::sys::{self, Watched};
+
+/// Bytes read at once for hyper: a file's upload comes in pieces of this size.
+const READ_CHUNK: usize = 64 * 1024;
+
+/// One connection.
+pub struct Conn(Watched);
+
+impl Conn {
+    /// Takes over a non-blocking socket.
+    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+        sys::watch(socket, Interest::READABLE | Interest::WRITABLE).map(Self)
+    }
+
+    /// Reads what is there, at least one byte; 0 at the end.
+    pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|cx| self.poll_recv(cx, buffer)).await
+    }
+
+    /// Writes everything.
+    pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let count = poll_fn(|cx| self.poll_send(cx, bytes)).await?;
+            bytes = &bytes[count..];
+        }
+        Ok(())
+    }
+
+    /// Tells the peer that nothing more will come.
+    pub fn shut_write(&self) {
+        let _ = rustix::net::shutdown(self.0.as_fd(), Shutdown::Write);
+    }
+
+    /// Waits until a connection under way is there, or says why it failed.
+    pub async fn connected(&self) -> io::Result<()> {
+        drop(self.0.writable().await?);
+        match rustix::net::sockopt::socket_error(self.0.as_fd())? {
+            Ok(()) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn poll_recv(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.0.poll_read_ready(cx))?;
+            match rustix::net::recv(self.0.as_fd(), &mut *buffer, RecvFlags::empty()) {
+                Ok((count, _)) => {
+                    // Less than was asked for: nothing is left, so the next call need not try.
+                    if count > 0 && count < buffer.len() {
+                        guard.clear_ready();
+                    }
+                    return Poll::Ready(Ok(count));
+                }
+                Err(rustix::io::Errno::AGAIN) => guard.clear_ready(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Poll::Ready(Err(errno.into())),
+            }
+        }
+    }
+
+    fn poll_send(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.0.poll_write_ready(cx))?;
+            match rustix::net::send(self.0.as_fd(), bytes, SendFlags::NOSIGNAL) {
+                Ok(count) => return Poll::Ready(Ok(count)),
+                Err(rustix::io::Errno::AGAIN) => guard.clear_ready(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Poll::Ready(Err(errno.into())),
+            }
+        }
+    }
+}
+
+impl hyper::rt::Read for Conn {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut cursor: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        // By way of the stack: a copy costs less than the system call that a smaller buffer would add.
+        let mut buffer = [0; READ_CHUNK];
+        let room = cursor.remaining().min(READ_CHUNK);
+        let count = ready!(self.poll_recv(cx, &mut buffer[..room]))?;
+        cursor.put_slice(&buffer[..count]);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl hyper::rt::Write for Conn {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_send(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shut_write();
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,256 @@
+//! A command's descriptors, and moving its bytes.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use tine_guest_agent::exec::{ExecRequest, TtySize};
+use tokio::io::Interest;
+
+use super::store::Store;
+use super::{Exec, Output};
+use crate::agent::sys::{self, Watched};
+use crate::agent::{Either, race};
+
+/// Bytes read from a command at once: what a pipe holds.
+const CHUNK: usize = 64 * 1024;
+
+/// The end of input on a terminal, as its line discipline understands it.
+const CONTROL_D: u8 = 4;
+
+thread_local! {
+    /// One buffer for all pumps of the loop: reading and keeping happen without a pause in between.
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
+}
+
+/// What the child gets; held until it has been started.
+pub struct ChildSide {
+    fds: Vec<OwnedFd>,
+    /// What becomes 0, 1 and 2, in terms of `fds` or of the agent's /dev/null.
+    pub stdio: [RawFd; 3],
+}
+
+/// What the agent keeps.
+#[derive(Default)]
+pub struct AgentSide {
+    pub stdin: Option<OwnedFd>,
+    pub stdout: Option<OwnedFd>,
+    pub stderr: Option<OwnedFd>,
+    pub terminal: Option<OwnedFd>,
+}
+
+/// Makes the pipes or the terminal that a request needs.
+pub fn open(request: &ExecRequest, null: &OwnedFd) -> io::Result<(ChildSide, AgentSide)> {
+    if let Some(size) = request.tty {
+        return open_terminal(size);
+    }
+    let mut child = ChildSide { fds: Vec::new(), stdio: [null.as_raw_fd(); 3] };
+    let mut agent = AgentSide::default();
+    if request.stdin || request.input.is_some() {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+        agent.stdin = Some(non_blocking(writer)?);
+        child.give(0, reader);
+    }
+    for (target, kept) in [(1, &mut agent.stdout), (2, &mut agent.stderr)] {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+        *kept = Some(non_blocking(reader)?);
+        child.give(target, writer);
+    }
+    Ok((child, agent))
+}
+
+fn open_terminal(size: TtySize) -> io::Result<(ChildSide, AgentSide)> {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    unlockpt(&master)?;
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let slave = ioctl_tiocgptpeer(&master, flags)?;
+    resize(&master, size)?;
+    let stdio = [slave.as_raw_fd(); 3];
+    let agent = AgentSide { terminal: Some(non_blocking(master)?), ..AgentSide::default() };
+    Ok((ChildSide { fds: vec![slave], stdio }, agent))
+}
+
+/// Gives a terminal a new size; the kernel tells the programs on it.
+pub fn resize(terminal: impl AsFd, size: TtySize) -> io::Result<()> {
+    let size = Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };
+    Ok(tcsetwinsize(terminal, size)?)
+}
+
+/// Only the agent's end: each end of a pipe has flags of its own, and programs expect theirs to block.
+fn non_blocking(fd: OwnedFd) -> io::Result<OwnedFd> {
+    rustix::fs::fcntl_setfl(&fd, OFlags::NONBLOCK)?;
+    Ok(fd)
+}
+
+impl ChildSide {
+    fn give(&mut self, target: usize, fd: OwnedFd) {
+        self.stdio[target] = fd.as_raw_fd();
+        self.fds.push(fd);
+    }
+}
+
+/// One output of a running command.
+#[derive(Clone)]
+pub struct Pump {
+    pub exec: Rc<Exec>,
+    pub store: Rc<Store>,
+    pub output: Output,
+    pub fd: Rc<Watched>,
+    /// A pipe, whose reads take all there is; a terminal's may stop in between.
+    pub pipe: bool,
+    /// Children left behind may go on writing.
+    pub keep: bool,
+}
+
+impl Pump {
+    /// Moves output from the command to its log until the end of file.
+    ///
+    /// With an attached reader that lags, nothing is read, so that the command has to wait. The command's own end
+    /// closes the log; what children left behind write after that is read and dropped, so that writing does not end
+    /// them.
+    pub async fn run(self) {
+        loop {
+            let room = self.exec.room.notified();
+            let (closed, most) = self.exec.with_log(self.output, |log| (log.is_closed(), log.room()));
+            if closed {
+                break;
+            }
+            if most == 0 {
+                room.await;
+            } else if !self.read_once(most.min(CHUNK)).await {
+                self.close();
+                return;
+            }
+        }
+        while self.keep && self.read_once(CHUNK).await {}
+    }
+
+    /// Reads what is there into the log, or drops it if the log is closed. False at the end of file.
+    async fn read_once(&self, most: usize) -> bool {
+        let Ok(mut guard) = self.fd.readable().await else { return false };
+        let ready = guard.ready();
+        // Hung up and nothing to read: no call is needed to learn that this is the end.
+        if ready.is_read_closed() && !ready.is_readable() {
+            return false;
+        }
+        match self.take(most) {
+            Ok(0) => false,
+            Ok(count) if count < most && self.pipe => {
+                guard.clear_ready();
+                // All ends for writing were closed before the read, which took all there was.
+                !ready.is_read_closed()
+            }
+            Ok(_) | Err(Errno::INTR) => true,
+            Err(Errno::AGAIN) => {
+                guard.clear_ready();
+                true
+            }
+            // A terminal's master gives EIO when nobody has it open any more.
+            Err(_) => false,
+        }
+    }
+
+    /// One read, kept if the log still takes bytes.
+    fn take(&self, most: usize) -> rustix::io::Result<usize> {
+        let count = BUFFER.with_borrow_mut(|buffer| {
+            let count = rustix::io::read(&self.fd, &mut buffer[..most])?;
+            self.exec.with_log(self.output, |log| {
+                if !log.is_closed() {
+                    log.append(&buffer[..count]);
+                }
+            });
+            rustix::io::Result::Ok(count)
+        })?;
+        if !self.store.fit() {
+            self.exec.with_log(self.output, |log| log.stop_growing());
+        }
+        self.exec.changed.notify_waiters();
+        Ok(count)
+    }
+
+    /// After the command's end: takes what its pipe holds now, and no more, as a child left behind may go on writing
+    /// for ever.
+    pub fn drain(&self) {
+        if self.exec.with_log(self.output, |log| log.is_closed()) {
+            return;
+        }
+        let mut left = rustix::io::ioctl_fionread(&self.fd).unwrap_or_default() as usize;
+        while left > 0 {
+            match self.take(left.min(CHUNK)) {
+                Ok(count) if count > 0 => left = left.saturating_sub(count),
+                _ => break,
+            }
+        }
+        self.close();
+    }
+
+    fn close(&self) {
+        self.exec.with_log(self.output, |log| log.close());
+        self.exec.changed.notify_waiters();
+        self.exec.room.notify_waiters();
+    }
+}
+
+impl Exec {
+    /// Lets [`Exec::feed`] write to the command.
+    pub fn set_input(&self, stdin: Option<OwnedFd>, terminal: Option<Rc<Watched>>) {
+        if let Some(stdin) = stdin
+            && let Ok(stdin) = sys::watch(stdin, Interest::WRITABLE)
+        {
+            self.stdin.replace(Some(Rc::new(stdin)));
+        }
+        self.terminal.replace(terminal);
+    }
+
+    /// Writes to the command's standard input, waiting while it does not read. What a command no longer takes is
+    /// dropped, as its end of the pipe is gone.
+    pub async fn feed(&self, mut bytes: &[u8]) {
+        let terminal = self.terminal.borrow().clone();
+        let Some(fd) = terminal.or_else(|| self.stdin.borrow().clone()) else { return };
+        while !bytes.is_empty() && self.is_running() {
+            let written = {
+                let ended = self.ended();
+                let ready = fd.ready(Interest::WRITABLE);
+                match race(ready, ended).await {
+                    Either::Left(Ok(mut guard)) => {
+                        let result = rustix::io::write(&fd, bytes);
+                        if result == Err(Errno::AGAIN) {
+                            guard.clear_ready();
+                        }
+                        result
+                    }
+                    _ => return,
+                }
+            };
+            match written {
+                Ok(count) => bytes = &bytes[count..],
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(_) => {
+                    self.stdin.take();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The end of standard input.
+    pub async fn feed_end(&self) {
+        if self.terminal.borrow().is_some() {
+            self.feed(&[CONTROL_D]).await;
+        }
+        self.stdin.take();
+    }
+
+    /// The terminal has a new size.
+    pub fn resize(&self, size: TtySize) {
+        if let Some(terminal) = &*self.terminal.borrow() {
+            let _ = resize(terminal, size);
+        }
+    }
+}

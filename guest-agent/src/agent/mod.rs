@@ -1,0 +1,98 @@
+//! The agent: PID 1 of a guest, or (for tests and for guests with an init of their own) an ordinary program.
+//!
+//! One thread runs the loop and owns all state; work that may wait for a disk goes to few others. Every system call
+//! and page touched counts twice here: as time before a machine is usable, and as time of each command.
+
+mod cgroup;
+mod clock;
+mod config;
+mod conn;
+mod exec;
+mod fault;
+mod health;
+mod hello;
+mod http;
+mod init;
+mod processes;
+mod reap;
+mod root;
+mod routes;
+mod serve;
+mod shutdown;
+mod sys;
+
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::task::Poll;
+
+use tine_guest_agent::status::ShutdownRequest;
+use tokio::sync::Notify;
+
+use self::cgroup::Cgroups;
+use self::config::Config;
+use self::exec::store::Store;
+use self::reap::Reaper;
+
+/// What the parts of the agent share.
+struct Agent {
+    config: Config,
+    store: Rc<Store>,
+    reaper: Reaper,
+    cgroups: Cgroups,
+    /// What commands without input read.
+    null: OwnedFd,
+    /// How the machine is to be ended, once it is: nothing new is accepted then.
+    shutdown: Cell<Option<ShutdownRequest>>,
+    /// `shutdown` has been set.
+    ending: Notify,
+    /// A command has ended.
+    run_ended: Notify,
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    let started_ns = clock::monotonic_ns();
+    sys::prepare();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // The kernel hands words after its own `--` to PID 1; only a deliberate start has this option.
+    let init = std::process::id() == 1 && !arguments.iter().any(|word| word == "--listen");
+    let config = if init { init::prepare() } else { Config::from_arguments(&arguments) };
+    let result = config.and_then(|config| {
+        serve::run(config, started_ns).map_err(|error| format!("cannot serve: {error}"))
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("tine-agent: {reason}");
+            if init {
+                init::give_up();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Which of two futures was first.
+enum Either<A, B> {
+    Left(A),
+    Right(B),
+}
+
+/// Waits for the first of two futures; the left one wins a tie. The other is dropped.
+async fn race<A, B>(
+    left: impl Future<Output = A>,
+    right: impl Future<Output = B>,
+) -> Either<A, B> {
+    let mut left = pin!(left);
+    let mut right = pin!(right);
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(value) = left.as_mut().poll(cx) {
+            return Poll::Ready(Either::Left(value));
+        }
+        right.as_mut().poll(cx).map(Either::Right)
+    })
+    .await
+}

@@ -1,0 +1,78 @@
+//! Reading a JSON object field by field, so that an error names the field.
+//!
+//! Serde's own messages name missing and unknown fields but not the one whose value is wrong; a caller that gets 400
+//! needs the name each time. Unknown fields are refused.
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+/// A request body that is not what it must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldError {
+    /// The field at fault; empty when the body as a whole is.
+    pub field: String,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+impl FieldError {
+    /// An error about one field.
+    pub fn new(field: &str, message: impl fmt::Display) -> Self {
+        Self { field: field.to_owned(), message: message.to_string() }
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.field.is_empty() {
+            write!(f, "request body: {}", self.message)
+        } else {
+            write!(f, "field `{}`: {}", self.field, self.message)
+        }
+    }
+}
+
+impl std::error::Error for FieldError {}
+
+/// The fields of one object that have not been taken yet.
+#[derive(Debug)]
+pub struct Fields(Map<String, Value>);
+
+impl Fields {
+    /// Parses a body that must be one JSON object. An empty body counts as `{}`.
+    pub fn parse(body: &[u8]) -> Result<Self, FieldError> {
+        if body.is_empty() {
+            return Ok(Self(Map::new()));
+        }
+        let value = serde_json::from_slice(body).map_err(|error| FieldError::new("", error))?;
+        match value {
+            Value::Object(map) => Ok(Self(map)),
+            _ => Err(FieldError::new("", "must be a JSON object")),
+        }
+    }
+
+    /// Takes a field that may be missing or null.
+    pub fn optional<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, FieldError> {
+        match self.0.remove(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => {
+                serde_json::from_value(value).map(Some).map_err(|error| FieldError::new(name, error))
+            }
+        }
+    }
+
+    /// Takes a field that must be there.
+    pub fn required<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, FieldError> {
+        self.optional(name)?.ok_or_else(|| FieldError::new(name, "is missing"))
+    }
+
+    /// Ends the reading: whatever is left is unknown.
+    pub fn finish(self) -> Result<(), FieldError> {
+        match self.0.keys().next() {
+            Some(name) => Err(FieldError::new(name, "is not known")),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Files of the guest: what `/v1/files` answers.
