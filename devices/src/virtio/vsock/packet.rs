@@ -15,7 +15,7 @@ use crate::virtio::Chain;
 
 /// Length of a header in bytes.
 pub const HEADER_LEN: usize = 44;
-/// Parts of guest memory that one packet may lie in. Linux uses 18 at most.
+/// Parts of guest memory that one packet may lie in. Linux uses 18, and 46 where it is built so.
 pub const MAX_PARTS: usize = 64;
 /// The stream type, the only one that we offer.
 pub const TYPE_STREAM: u16 = 1;
