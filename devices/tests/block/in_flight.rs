@@ -5,13 +5,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
+use event_manager::{EventManager, SubscriberOps};
 use tine_devices::GuestMemory;
 use tine_devices::testing::{Buffer, FakeDriver};
 use tine_devices::virtio::block::{
     Backend, Block, BlockConfig, Buffers, Completion, Operation, RawFile, Token,
 };
+use tine_devices::virtio::events::DeviceEvents;
 use virtio_bindings::virtio_blk::*;
-use virtio_bindings::virtio_mmio::VIRTIO_MMIO_INTERRUPT_STATUS;
+use virtio_bindings::virtio_mmio::{VIRTIO_MMIO_INTERRUPT_STATUS, VIRTIO_MMIO_QUEUE_NOTIFY};
 use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 use vm_memory::{Bytes, GuestAddress};
 use vmm_sys_util::eventfd::EventFd;
@@ -357,5 +359,28 @@ fn auto_takes_io_uring_where_there_is_one_and_thread_never() {
         file.submit(0, Operation::Flush);
         let expected = available && engine == tine_devices::virtio::block::Engine::Auto;
         assert_eq!(file.uses_io_uring(), Some(expected));
+    }
+}
+
+#[test]
+fn the_event_loop_brings_requests_to_the_drive_and_back() {
+    for engine in ENGINES {
+        let image = image(64);
+        let mut guest = guest(&config(image.path(), engine));
+        let mut events = EventManager::<DeviceEvents>::new().unwrap();
+        events.add_subscriber(DeviceEvents::new(guest.transport.clone()));
+        for sector in 0..64 {
+            guest.send(VIRTIO_BLK_T_IN, sector, &[Buffer::In(512)]);
+            guest.set_register(VIRTIO_MMIO_QUEUE_NOTIFY, 0);
+            let used = loop {
+                events.run_with_timeout(10_000).unwrap();
+                if let Some(used) = guest.used(0) {
+                    break used;
+                }
+            };
+            assert_eq!(used.data[..512], [sector as u8; 512]);
+        }
+        // Then there is nothing more to do.
+        while events.run_with_timeout(0).unwrap() > 0 {}
     }
 }

@@ -195,6 +195,21 @@ fn written_zeroes_read_as_zeroes() {
     }
 }
 
+/// tmpfs knows holes, but no ranges of zeroes.
+#[test]
+fn zeroes_are_written_out_where_the_file_system_has_no_other_way() {
+    for engine in ENGINES {
+        let image = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+        std::fs::write(image.path(), [7; 2048 * 512]).unwrap();
+        let mut guest = guest(&config(image.path(), engine));
+        assert_eq!(guest.write_zeroes(1, 2046, 0).status, OK);
+        assert_eq!(guest.write_zeroes(0, 1, 1).status, OK);
+        let content = std::fs::read(image.path()).unwrap();
+        assert!(content[..2047 * 512].iter().all(|byte| *byte == 0));
+        assert_eq!(content[2047 * 512..], [7; 512]);
+    }
+}
+
 #[test]
 fn unknown_flags_of_a_range_are_unsupported() {
     let image = image(64);
