@@ -14,7 +14,7 @@ use tine_guest_agent::exec::{ExecRequest, TtySize};
 use tokio::io::Interest;
 
 use super::store::Store;
-use super::{Exec, Output};
+use super::{Exec, Input, Output};
 use crate::agent::sys::{self, Watched};
 use crate::agent::{Either, race};
 
@@ -198,41 +198,42 @@ impl Pump {
 }
 
 impl Exec {
-    /// Lets [`Exec::feed`] write to the command.
-    pub fn set_input(&self, stdin: Option<OwnedFd>, terminal: Option<Rc<Watched>>) {
-        if let Some(stdin) = stdin
-            && let Ok(stdin) = sys::watch(stdin, Interest::WRITABLE)
-        {
-            self.stdin.replace(Some(Rc::new(stdin)));
+    /// Says where [`Exec::feed`] writes to.
+    pub(super) fn set_input(&self, input: Input) {
+        self.input.replace(input);
+        self.changed.notify_waiters();
+    }
+
+    /// The descriptor that takes input, once the command has been started, and whether it is a terminal.
+    async fn input(&self) -> Option<(Rc<Watched>, bool)> {
+        loop {
+            let changed = self.changed.notified();
+            match &*self.input.borrow() {
+                Input::Pending => {}
+                Input::Pipe(fd) => return Some((fd.clone(), false)),
+                Input::Terminal(fd) => return Some((fd.clone(), true)),
+                Input::Closed => return None,
+            }
+            changed.await;
         }
-        self.terminal.replace(terminal);
     }
 
     /// Writes to the command's standard input, waiting while it does not read. What a command no longer takes is
     /// dropped, as its end of the pipe is gone.
     pub async fn feed(&self, mut bytes: &[u8]) {
-        let terminal = self.terminal.borrow().clone();
-        let Some(fd) = terminal.or_else(|| self.stdin.borrow().clone()) else { return };
-        while !bytes.is_empty() && self.is_running() {
-            let written = {
-                let ended = self.ended();
-                let ready = fd.ready(Interest::WRITABLE);
-                match race(ready, ended).await {
-                    Either::Left(Ok(mut guard)) => {
-                        let result = rustix::io::write(&fd, bytes);
-                        if result == Err(Errno::AGAIN) {
-                            guard.clear_ready();
-                        }
-                        result
-                    }
-                    _ => return,
-                }
+        let Some((fd, _)) = self.input().await else { return };
+        while !bytes.is_empty() {
+            let Either::Left(Ok(mut guard)) = race(fd.ready(Interest::WRITABLE), self.ended()).await
+            else {
+                return;
             };
-            match written {
+            match rustix::io::write(&fd, bytes) {
                 Ok(count) => bytes = &bytes[count..],
-                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(Errno::AGAIN) => guard.clear_ready(),
+                Err(Errno::INTR) => {}
                 Err(_) => {
-                    self.stdin.take();
+                    drop(guard);
+                    self.set_input(Input::Closed);
                     return;
                 }
             }
@@ -241,16 +242,17 @@ impl Exec {
 
     /// The end of standard input.
     pub async fn feed_end(&self) {
-        if self.terminal.borrow().is_some() {
-            self.feed(&[CONTROL_D]).await;
+        match self.input().await {
+            Some((_, true)) => self.feed(&[CONTROL_D]).await,
+            Some((_, false)) => self.set_input(Input::Closed),
+            None => {}
         }
-        self.stdin.take();
     }
 
     /// The terminal has a new size.
-    pub fn resize(&self, size: TtySize) {
-        if let Some(terminal) = &*self.terminal.borrow() {
-            let _ = resize(terminal, size);
+    pub async fn resize(&self, size: TtySize) {
+        if let Some((terminal, true)) = self.input().await {
+            let _ = resize(&terminal, size);
         }
     }
 }

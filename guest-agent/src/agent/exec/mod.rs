@@ -45,16 +45,27 @@ pub struct Exec {
     /// Output bytes over all records, this one included until it is dropped.
     held: Rc<Cell<usize>>,
     dropped: Cell<bool>,
-    /// Where standard input goes, while the command takes any.
-    stdin: RefCell<Option<Rc<Watched>>>,
-    /// The terminal's master side.
-    terminal: RefCell<Option<Rc<Watched>>>,
+    input: RefCell<Input>,
     /// Output has come, or the state has changed.
     pub changed: Notify,
     /// A reader has gone on or away.
     pub room: Notify,
     /// Somebody wants the command ended.
     pub cancel: Notify,
+}
+
+/// Where what the host sends goes.
+#[derive(Default)]
+enum Input {
+    /// Not known yet: the command is being started.
+    #[default]
+    Pending,
+    /// Standard input's pipe.
+    Pipe(Rc<Watched>),
+    /// The master side of the command's terminal.
+    Terminal(Rc<Watched>),
+    /// The command takes no input, or no more.
+    Closed,
 }
 
 #[derive(Default)]
@@ -95,8 +106,7 @@ impl Exec {
             logs: [log(), log()],
             held,
             dropped: Cell::new(false),
-            stdin: RefCell::default(),
-            terminal: RefCell::default(),
+            input: RefCell::default(),
             changed: Notify::new(),
             room: Notify::new(),
             cancel: Notify::new(),
@@ -139,8 +149,7 @@ impl Exec {
 
     /// The command is over, one way or the other.
     pub fn set_ended(&self, end: End) {
-        self.stdin.take();
-        self.terminal.take();
+        self.input.replace(Input::Closed);
         for log in &self.logs {
             log.borrow_mut().close();
         }

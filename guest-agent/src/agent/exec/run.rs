@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::io::{self, AgentSide, Pump};
 use super::launch::{Refusal, launch};
-use super::{End, Exec, Output};
+use super::{End, Exec, Input, Output};
 use crate::agent::cgroup::Group;
 use crate::agent::sys::{self, Exit};
 use crate::agent::{Agent, Either, race};
@@ -125,7 +125,11 @@ fn connect(
             (None, _) => exec.with_log(output, |log| log.close()),
         }
     }
-    exec.set_input(stdin, terminal);
+    exec.set_input(match (terminal, stdin) {
+        (Some(terminal), _) => Input::Terminal(terminal),
+        (None, Some(stdin)) => Input::Pipe(Rc::new(sys::watch(stdin, Interest::WRITABLE)?)),
+        (None, None) => Input::Closed,
+    });
     if let Some(input) = request.input.clone() {
         let exec = exec.clone();
         tokio::task::spawn_local(async move {

@@ -132,7 +132,7 @@ async fn act(exec: &Exec, frame: frame::Frame) {
         Stream::Stdin if frame.payload.is_empty() => exec.feed_end().await,
         Stream::Stdin => exec.feed(&frame.payload).await,
         Stream::Control => match serde_json::from_slice(&frame.payload) {
-            Ok(HostControl::Resize(size)) => exec.resize(size),
+            Ok(HostControl::Resize(size)) => exec.resize(size).await,
             Ok(HostControl::Signal(signal)) if (1..=64).contains(&signal) => {
                 let _ = exec.signal(signal);
             }
