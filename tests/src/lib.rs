@@ -3,6 +3,8 @@
 //!
 //! A test here runs on the real `/dev/kvm`. Where there is none it fails, in words.
 
+pub mod linux;
+
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

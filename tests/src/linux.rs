@@ -1,0 +1,181 @@
+//! A Linux guest, booted once in this process and shared by the tests of one file: a boot takes
+//! many seconds where guest kernels are interpreted.
+
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+
+use tempfile::TempDir;
+use tine::agent::{Agent, Hellos, Streams};
+use tine::config::MachineConfig;
+use tine::machine::Machine;
+use tine::vcpu::Ending;
+use tine_devices::virtio::block::BlockConfig;
+use tine_guest_agent::exec::{ExecRequest, Record};
+use tine_guest_agent::octets::Octets;
+
+use crate::{require_kvm, text};
+
+/// The built image: kernel and initramfs. Builds what is missing or stale.
+pub fn image() -> &'static (PathBuf, PathBuf) {
+    static BUILT: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let recipe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest-agent/image/build");
+        let output = Command::new(recipe)
+            .output()
+            .expect("the image recipe can be started");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let lines = text(&output.stdout);
+        let path = |name: &str| {
+            let found = lines.lines().find_map(|line| line.strip_prefix(name));
+            PathBuf::from(found.unwrap_or_else(|| panic!("{name} in {lines:?}")))
+        };
+        (path("kernel="), path("initramfs="))
+    })
+}
+
+/// A Debian root file system, from the project's recipe.
+pub fn debian() -> PathBuf {
+    let recipe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest-agent/image/rootfs");
+    let output = Command::new(recipe)
+        .output()
+        .expect("the rootfs recipe can be started");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines = text(&output.stdout);
+    lines
+        .lines()
+        .find_map(|line| line.strip_prefix("rootfs="))
+        .expect("rootfs=PATH")
+        .into()
+}
+
+/// A running machine with a Linux guest.
+pub struct Guest {
+    /// The machine.
+    pub machine: Machine,
+    /// Where the machine's files are: `writable.img`, `read-only.img`, the socket `vsock`.
+    pub dir: TempDir,
+    agent: Agent,
+    /// How the guest ended, if it did.
+    ended: &'static Mutex<Option<Ending>>,
+}
+
+/// What an exec gave.
+#[derive(Debug)]
+pub struct Ran {
+    /// The agent's record.
+    pub record: Record,
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error.
+    pub stderr: Vec<u8>,
+}
+
+/// Bytes of each of the guest's two disks.
+pub const DISK_LEN: u64 = 16 << 20;
+
+impl Guest {
+    /// The guest that all tests of this process share.
+    pub fn shared() -> &'static Guest {
+        static GUEST: OnceLock<Guest> = OnceLock::new();
+        GUEST.get_or_init(Guest::boot)
+    }
+
+    fn boot() -> Guest {
+        require_kvm();
+        let (kernel, initramfs) = image();
+        let dir = TempDir::new().expect("a directory for the machine");
+        let mut config = MachineConfig::new(kernel.clone());
+        config.initrd = Some(initramfs.clone());
+        config.memory = 128 << 20;
+        config.vsock.uds_path = Some(dir.path().join("vsock"));
+        for name in ["writable", "read-only"] {
+            let path = dir.path().join(name).with_extension("img");
+            let file = std::fs::File::create(&path).expect("a disk image");
+            file.set_len(DISK_LEN).expect("a disk image");
+            let mut drive = BlockConfig::new(name, path);
+            drive.read_only = name == "read-only";
+            config.drives.push(drive);
+        }
+        let ended: &'static Mutex<Option<Ending>> = Box::leak(Box::default());
+        let machine = Machine::assemble(&config, move |ending| {
+            *ended.lock().expect("not poisoned") = Some(ending);
+        })
+        .expect("a machine");
+        let hellos = Hellos::listen(machine.vsock()).expect("a vsock port");
+        machine.resume();
+        let Ok((_, connection)) = hellos.next() else {
+            panic!("no agent: {:?}", machine.console_tail().lines(20));
+        };
+        // The agent's side of it is how it knows that the host is the same.
+        std::mem::forget(connection);
+        let agent = Agent::new(machine.vsock().clone());
+        Guest {
+            machine,
+            dir,
+            agent,
+            ended,
+        }
+    }
+
+    /// Runs a request with `input` on standard input.
+    pub fn exec(&self, mut request: ExecRequest, input: &[u8]) -> Ran {
+        static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        request.request_id = format!("test-{number}");
+        request.stdin = !input.is_empty();
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let stdin: Option<Box<dyn std::io::Read + Send>> = match input {
+            [] => None,
+            input => Some(Box::new(Cursor::new(input.to_vec()))),
+        };
+        let streams = Streams {
+            stdin,
+            stdout: &mut stdout,
+            stderr: &mut stderr,
+        };
+        let record = self.agent.exec(&request, streams).unwrap_or_else(|err| {
+            let ended = self.ended.lock().expect("not poisoned");
+            panic!(
+                "{err}; ended: {ended:?}; {:?}",
+                self.machine.console_tail().lines(20)
+            )
+        });
+        Ran {
+            record,
+            stdout,
+            stderr,
+        }
+    }
+
+    /// Runs a shell script.
+    pub fn sh(&self, script: &str) -> Ran {
+        self.exec(argv(["sh", "-c", script]), b"")
+    }
+
+    /// Runs a shell script that must end with status 0, and returns what it prints.
+    pub fn out(&self, script: &str) -> String {
+        let ran = self.sh(script);
+        let errors = text(&ran.stderr);
+        assert_eq!(
+            ran.record.exit_code,
+            Some(0),
+            "{script}: {:?} {errors}",
+            ran.record
+        );
+        text(&ran.stdout).trim_end().to_owned()
+    }
+}
+
+/// A request for a program and its arguments.
+pub fn argv<'a>(words: impl IntoIterator<Item = &'a str>) -> ExecRequest {
+    let argv = words
+        .into_iter()
+        .map(|word| Octets(word.as_bytes().to_vec()))
+        .collect();
+    ExecRequest {
+        argv,
+        ..Default::default()
+    }
+}

@@ -1,0 +1,99 @@
+//! `tine run` with a Linux guest, as a user calls it: one boot a test.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use tine_tests::linux::{debian, image};
+use tine_tests::{run, text};
+
+/// The options of a run with the built image, as its cache gives it.
+fn linux(args: &[&str]) -> Command {
+    let (kernel, initramfs) = image();
+    let mut command = run(["--memory", "128M", "--timeout", "5m", "--kernel"]);
+    command
+        .arg(kernel)
+        .arg("--initrd")
+        .arg(initramfs)
+        .args(args);
+    command
+}
+
+#[test]
+fn streams_status_environment_and_directory_pass_through() {
+    let script = "cat; echo \"$GREETING from $(pwd)\" >&2; exit 7";
+    let mut command = linux(&["-i", "-e", "GREETING=hello", "-w", "/tmp", "--timing", "--"]);
+    command.args(["sh", "-c", script]).stdin(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(b"hi\n\x00\xff")
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{errors}");
+    assert_eq!(output.stdout, b"hi\n\x00\xff");
+    assert!(errors.contains("hello from /tmp\n"), "{errors}");
+    for phase in [
+        "monitor set-up",
+        "first guest instruction",
+        "kernel to agent",
+        "command",
+    ] {
+        assert!(
+            errors.contains(&format!("timing: {phase}")),
+            "{phase} in {errors}"
+        );
+    }
+}
+
+/// A root file system with nothing of ours in it; what a command writes there stays.
+#[test]
+fn a_debian_root_runs_its_own_programs_and_keeps_what_they_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root.ext4");
+    // A copy of its own for this test; only the blocks in use are copied.
+    let status = Command::new("cp")
+        .arg("--sparse=always")
+        .arg(debian())
+        .arg(&root)
+        .status();
+    assert!(status.unwrap().success());
+    let mut command = linux(&["--rootfs"]);
+    command.arg(&root).args([
+        "--",
+        "sh",
+        "-c",
+        "cat /etc/os-release; echo kept > /root/file",
+    ]);
+    let output = command.output().unwrap();
+    let (out, errors) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert!(out.contains("PRETTY_NAME=\"Debian GNU/Linux 12"), "{out}");
+    let check = Command::new("/sbin/e2fsck")
+        .arg("-fn")
+        .arg(&root)
+        .output()
+        .unwrap();
+    assert!(check.status.success(), "{}", text(&check.stdout));
+    let cat = Command::new("/sbin/debugfs")
+        .args(["-R", "cat /root/file"])
+        .arg(&root)
+        .output();
+    assert_eq!(text(&cat.unwrap().stdout), "kept\n");
+}
+
+/// A guest that ends under a command is an error that says so.
+#[test]
+fn a_guest_that_ends_before_its_command_is_an_error() {
+    let output = linux(&["--", "sh", "-c", "busybox reboot -f; sleep 60"])
+        .output()
+        .unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(
+        errors.starts_with("tine: the guest reset itself"),
+        "{errors}"
+    );
+}
