@@ -1,0 +1,121 @@
+//! Who takes part: Tine, the peers, and Tine once more.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{env, fs};
+
+use anyhow::{Context, bail};
+
+use crate::peers::{Peer, TINE};
+
+/// What a contestant is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It is what the figures are about.
+    Subject,
+    /// The subject is compared with it.
+    Peer,
+    /// The subject again: its ratio to itself is the noise.
+    Control,
+}
+
+/// A monitor that takes part.
+pub struct Contestant {
+    /// What it is called in the report.
+    pub name: String,
+    /// What it is there for.
+    pub role: Role,
+    /// How it is driven.
+    pub monitor: Peer,
+    /// What it says of its version.
+    pub version: Option<String>,
+}
+
+/// Everyone, the subject first.
+pub fn line_up(tine: Option<&Path>, peers: &[Peer]) -> anyhow::Result<Vec<Contestant>> {
+    let tine = match tine {
+        Some(path) => path.to_owned(),
+        None => beside_this_program()?,
+    };
+    let tine = Peer::known(&TINE, tine);
+    let mut contestants = vec![contestant("tine", Role::Subject, &tine)?];
+    for peer in peers {
+        if contestants.iter().any(|other| other.name == peer.name) {
+            bail!("there are two peers named {}", peer.name);
+        }
+        contestants.push(contestant(&peer.name, Role::Peer, peer)?);
+    }
+    contestants.push(contestant("tine again", Role::Control, &tine)?);
+    // Pages of a program that was linked a moment ago count as dirty memory of its process until
+    // they are on disk.
+    rustix::fs::sync();
+    Ok(contestants)
+}
+
+fn contestant(name: &str, role: Role, monitor: &Peer) -> anyhow::Result<Contestant> {
+    let program = &monitor.program;
+    let usable = fs::metadata(program)
+        .with_context(|| format!("cannot use {} as {}", program.display(), monitor.name))?;
+    if !usable.is_file() {
+        bail!("{} is no program", program.display());
+    }
+    let version = if monitor.tells_version() {
+        version(program)
+    } else {
+        None
+    };
+    Ok(Contestant {
+        name: name.to_owned(),
+        role,
+        monitor: monitor.clone(),
+        version,
+    })
+}
+
+/// The first line that a program answers to `--version`.
+fn version(program: &Path) -> Option<String> {
+    let output = Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().next()?.trim();
+    (!line.is_empty()).then(|| line.to_owned())
+}
+
+fn beside_this_program() -> anyhow::Result<PathBuf> {
+    let tine = env::current_exe()
+        .context("cannot tell where this program is")?
+        .with_file_name("tine");
+    if !tine.is_file() {
+        bail!(
+            "there is no {}: build it with `cargo build --release -p tine`, or name one with --tine",
+            tine.display()
+        );
+    }
+    Ok(tine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers;
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let err = line_up(Some(Path::new("/nonexistent/tine")), &[]);
+        let err = format!("{:#}", err.err().expect("there is none"));
+        assert!(err.contains("/nonexistent/tine"), "{err}");
+    }
+
+    #[test]
+    fn the_subject_takes_part_twice() {
+        let peer = peers::parse("other=/bin/true {kernel}").unwrap();
+        let all = line_up(Some(Path::new("/bin/true")), std::slice::from_ref(&peer)).unwrap();
+        let roles: Vec<_> = all.iter().map(|contestant| contestant.role).collect();
+        assert_eq!(roles, [Role::Subject, Role::Peer, Role::Control]);
+        let twice = [peer.clone(), peer];
+        assert!(line_up(Some(Path::new("/bin/true")), &twice).is_err());
+    }
+}

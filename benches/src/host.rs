@@ -1,0 +1,131 @@
+//! The conditions that figures were measured under.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use tine::host::HostKind;
+
+/// What is said of the machine beside its figures.
+#[derive(Debug, Serialize)]
+pub struct Facts {
+    /// When the run started, UTC.
+    pub date: String,
+    /// "ordinary KVM" or "software KVM".
+    pub kind: &'static str,
+    /// The host's kernel.
+    pub kernel: String,
+    /// The processor's name.
+    pub cpu: String,
+    /// Processors this program may use.
+    pub cores: usize,
+    /// Load average over the last minute, at the start.
+    pub load: f64,
+}
+
+impl Facts {
+    /// Asks the machine. What it does not tell is "unknown": no figure depends on it.
+    pub fn gather() -> Self {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            date: date(now.map_or(0, |since| since.as_secs())),
+            kind: match HostKind::detect() {
+                HostKind::Hardware => "ordinary KVM",
+                HostKind::Software => "software KVM",
+            },
+            kernel: or_unknown(read("/proc/sys/kernel/osrelease").trim()),
+            cpu: or_unknown(cpu_name(&read("/proc/cpuinfo"))),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            load: load(&read("/proc/loadavg")),
+        }
+    }
+
+    /// What makes figures of this run worth less.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.load > self.cores as f64 / 2.0 {
+            warnings.push(format!(
+                "the machine is busy (load {:.2} on {} cores): expect noise",
+                self.load, self.cores
+            ));
+        }
+        if cfg!(debug_assertions) {
+            warnings.push("this is a debug build: the Tine beside it is slow".to_owned());
+        }
+        warnings
+    }
+}
+
+impl std::fmt::Display for Facts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{}, {}, Linux {}, {}, {} cores, load {:.2} at the start",
+            self.date, self.kind, self.kernel, self.cpu, self.cores, self.load
+        )
+    }
+}
+
+fn or_unknown(text: &str) -> String {
+    if text.is_empty() { "unknown" } else { text }.to_owned()
+}
+
+fn cpu_name(cpuinfo: &str) -> &str {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"));
+    line.and_then(|line| line.split_once(':'))
+        .map_or("", |(_, name)| name.trim())
+}
+
+fn load(loadavg: &str) -> f64 {
+    let first = loadavg.split_whitespace().next();
+    first.and_then(|load| load.parse().ok()).unwrap_or(0.0)
+}
+
+/// Date and time of day of a number of seconds since 1970, as in "2026-11-29 18:03 UTC".
+fn date(seconds: u64) -> String {
+    let (mut days, second) = (seconds / 86_400, seconds % 86_400);
+    let leap =
+        |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    let mut year = 1970;
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let mut months = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    months[1] += u64::from(leap(year));
+    let mut month = 0;
+    while days >= months[month] {
+        days -= months[month];
+        month += 1;
+    }
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!(
+        "{year}-{:02}-{:02} {hour:02}:{minute:02} UTC",
+        month + 1,
+        days + 1
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(date(0), "1970-01-01 00:00 UTC");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(date(1_764_374_399), "2025-11-28 23:59 UTC");
+    }
+
+    #[test]
+    fn odd_files_tell_nothing_and_break_nothing() {
+        assert_eq!(
+            cpu_name("processor : 0\nmodel name\t: A CPU: fast\n"),
+            "A CPU: fast"
+        );
+        assert_eq!(cpu_name("model name"), "");
+        assert_eq!(load(""), 0.0);
+        assert_eq!(load("1.25 0.5 0.1 1/2 3"), 1.25);
+    }
+}

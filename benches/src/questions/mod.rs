@@ -1,0 +1,127 @@
+//! The questions that the benchmark answers, one file each, and what they have in common.
+
+mod cold_start;
+mod memory;
+
+use std::path::Path;
+
+use anyhow::Context;
+use tempfile::TempDir;
+
+use crate::cli::Args;
+use crate::contestant::Contestant;
+use crate::guest::Guest;
+use crate::peers::{Machine, Peer};
+use crate::process::Launch;
+use crate::report::Answer;
+use crate::rounds;
+
+/// A question.
+pub struct Question {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Measures.
+    pub answer: fn(&Bench) -> anyhow::Result<Answer>,
+}
+
+const QUESTIONS: [Question; 2] = [cold_start::QUESTION, memory::QUESTION];
+
+/// Stands for every question.
+pub const ALL: &str = "all";
+
+/// What can be asked for.
+pub fn names() -> Vec<&'static str> {
+    let names = QUESTIONS.iter().map(|question| question.name);
+    std::iter::once(ALL).chain(names).collect()
+}
+
+/// The questions that `names` stand for, each once.
+pub fn asked(names: &[String]) -> impl Iterator<Item = &'static Question> {
+    let all = names.iter().any(|name| name == ALL);
+    let asked = move |question: &&Question| all || names.iter().any(|name| name == question.name);
+    QUESTIONS.iter().filter(asked)
+}
+
+/// What a question has to work with.
+pub struct Bench {
+    /// Who takes part.
+    pub contestants: Vec<Contestant>,
+    runs: Option<usize>,
+    warm_up: usize,
+    dir: TempDir,
+}
+
+/// Memory of every machine here, in MiB.
+pub const MEMORY: u64 = 128;
+
+impl Bench {
+    /// Prepares what all questions need.
+    pub fn new(args: &Args, contestants: Vec<Contestant>) -> anyhow::Result<Self> {
+        Ok(Self {
+            contestants,
+            runs: args.runs,
+            warm_up: args.warm_up,
+            dir: tempfile::tempdir().context("cannot make a temporary directory")?,
+        })
+    }
+
+    /// One command line per contestant, each of which boots the guest that `guest` chooses.
+    pub fn launches(&self, guest: impl Fn(&Peer) -> Guest) -> anyhow::Result<Vec<Launch>> {
+        let launch = |contestant: &Contestant| {
+            let monitor = &contestant.monitor;
+            launch(contestant, guest(monitor), self.dir.path())
+                .with_context(|| format!("cannot prepare {}", contestant.name))
+        };
+        self.contestants.iter().map(launch).collect()
+    }
+
+    /// Gives each launch its turn in every round; see [`rounds::run`].
+    pub fn rounds<T>(
+        &self,
+        title: &str,
+        launches: &[Launch],
+        default_runs: usize,
+        once: impl FnMut(&Launch) -> anyhow::Result<T>,
+    ) -> anyhow::Result<Vec<Vec<T>>> {
+        let runs = self.runs.unwrap_or(default_runs);
+        rounds::run(title, launches, self.warm_up, runs, once)
+    }
+}
+
+fn launch(contestant: &Contestant, guest: Guest, dir: &Path) -> anyhow::Result<Launch> {
+    let machine = Machine {
+        kernel: &guest.write(dir)?,
+        memory: MEMORY,
+        dir,
+    };
+    Ok(Launch {
+        name: contestant.name.clone(),
+        program: contestant.monitor.program.clone(),
+        arguments: contestant.monitor.arguments(&machine)?,
+        stderr: dir.join("stderr"),
+    })
+}
+
+/// One field of each sample, sorted as the samples are.
+pub fn column<T>(samples: &[Vec<T>], field: impl Fn(&T) -> f64) -> Vec<Vec<f64>> {
+    let values = |samples: &Vec<T>| samples.iter().map(&field).collect();
+    samples.iter().map(values).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_asked_once_each() {
+        let ask = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+            asked(&names)
+                .map(|question| question.name)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(ask(&["memory", "memory"]), ["memory"]);
+        assert_eq!(ask(&[ALL]).len(), QUESTIONS.len());
+        assert_eq!(ask(&["memory", ALL]).len(), QUESTIONS.len());
+    }
+}
