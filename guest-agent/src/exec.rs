@@ -119,10 +119,17 @@ impl ExecRequest {
         }
         for (name, value) in &self.env {
             if name.is_empty() || name.contains(['=', '\0']) || value.0.contains(&0) {
-                return Err(FieldError::new("env", format_args!("`{name}` cannot be a variable")));
+                return Err(FieldError::new(
+                    "env",
+                    format_args!("`{name}` cannot be a variable"),
+                ));
             }
         }
-        if self.cwd.as_ref().is_some_and(|cwd| cwd.0.is_empty() || cwd.0.contains(&0)) {
+        if self
+            .cwd
+            .as_ref()
+            .is_some_and(|cwd| cwd.0.is_empty() || cwd.0.contains(&0))
+        {
             return Err(FieldError::new("cwd", "must be a path"));
         }
         if self.user.as_ref().is_some_and(String::is_empty) {
@@ -131,8 +138,14 @@ impl ExecRequest {
         if self.stdin && self.input.is_some() {
             return Err(FieldError::new("input", "cannot be combined with `stdin`"));
         }
-        if self.output_limit.is_some_and(|limit| limit > MAX_OUTPUT_LIMIT) {
-            return Err(FieldError::new("output_limit", format_args!("is above {MAX_OUTPUT_LIMIT}")));
+        if self
+            .output_limit
+            .is_some_and(|limit| limit > MAX_OUTPUT_LIMIT)
+        {
+            return Err(FieldError::new(
+                "output_limit",
+                format_args!("is above {MAX_OUTPUT_LIMIT}"),
+            ));
         }
         Ok(())
     }

@@ -20,7 +20,10 @@ pub struct FieldError {
 impl FieldError {
     /// An error about one field.
     pub fn new(field: &str, message: impl fmt::Display) -> Self {
-        Self { field: field.to_owned(), message: message.to_string() }
+        Self {
+            field: field.to_owned(),
+            message: message.to_string(),
+        }
     }
 }
 
@@ -57,15 +60,16 @@ impl Fields {
     pub fn optional<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, FieldError> {
         match self.0.remove(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => {
-                serde_json::from_value(value).map(Some).map_err(|error| FieldError::new(name, error))
-            }
+            Some(value) => serde_json::from_value(value)
+                .map(Some)
+                .map_err(|error| FieldError::new(name, error)),
         }
     }
 
     /// Takes a field that must be there.
     pub fn required<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, FieldError> {
-        self.optional(name)?.ok_or_else(|| FieldError::new(name, "is missing"))
+        self.optional(name)?
+            .ok_or_else(|| FieldError::new(name, "is missing"))
     }
 
     /// Ends the reading: whatever is left is unknown.

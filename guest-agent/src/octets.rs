@@ -74,7 +74,9 @@ impl<'de> Visitor<'de> for OctetsVisitor {
         if key != "base64" || map.next_key::<String>()?.is_some() {
             return Err(A::Error::custom("expected the key `base64` alone"));
         }
-        decode_base64(&text).map(Octets).ok_or_else(|| A::Error::custom("not valid base64"))
+        decode_base64(&text)
+            .map(Octets)
+            .ok_or_else(|| A::Error::custom("not valid base64"))
     }
 }
 
@@ -84,7 +86,9 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 pub fn encode_base64(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
-        let word = group.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte))
+        let word = group
+            .iter()
+            .fold(0u32, |word, byte| word << 8 | u32::from(*byte))
             << (8 * (3 - group.len()));
         for digit in 0..4 {
             if digit <= group.len() {

@@ -115,7 +115,9 @@ impl SignalRequest {
     /// Reads a request body.
     pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
         let mut fields = Fields::parse(body)?;
-        let request = Self { signal: fields.required("signal")? };
+        let request = Self {
+            signal: fields.required("signal")?,
+        };
         fields.finish()?;
         if !(1..=64).contains(&request.signal) {
             return Err(FieldError::new("signal", "must be 1 to 64"));

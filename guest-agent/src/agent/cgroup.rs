@@ -36,18 +36,31 @@ const MAX_IDLE: usize = 64;
 impl Cgroups {
     /// Groups under this directory; none at all if it is not in a version 2 hierarchy.
     pub fn new(base: &str) -> Self {
-        let base = open(rustix::fs::CWD, base, OFlags::DIRECTORY | OFlags::RDONLY).ok().filter(|dir| {
-            rustix::fs::accessat(dir, "cgroup.procs", rustix::fs::Access::EXISTS, AtFlags::empty())
+        let base = open(rustix::fs::CWD, base, OFlags::DIRECTORY | OFlags::RDONLY)
+            .ok()
+            .filter(|dir| {
+                rustix::fs::accessat(
+                    dir,
+                    "cgroup.procs",
+                    rustix::fs::Access::EXISTS,
+                    AtFlags::empty(),
+                )
                 .is_ok()
-        });
-        Self { base, ..Self::default() }
+            });
+        Self {
+            base,
+            ..Self::default()
+        }
     }
 
     /// An empty group, if groups can be had.
     pub fn acquire(&self) -> Option<Group> {
         let base = self.base.as_ref()?;
         let mut idle = self.idle.borrow_mut();
-        if let Some(index) = idle.iter().position(|group| !group.killed.get() && group.is_empty()) {
+        if let Some(index) = idle
+            .iter()
+            .position(|group| !group.killed.get() && group.is_empty())
+        {
             return Some(idle.swap_remove(index));
         }
         loop {
@@ -62,7 +75,12 @@ impl Cgroups {
             }
             let dir = open(base, &name, OFlags::DIRECTORY | OFlags::RDONLY).ok()?;
             let events = open(&dir, "cgroup.events", OFlags::RDONLY).ok()?;
-            return Some(Group { dir, events, name, killed: Cell::new(false) });
+            return Some(Group {
+                dir,
+                events,
+                name,
+                killed: Cell::new(false),
+            });
         }
     }
 
@@ -130,9 +148,14 @@ impl Group {
 
     /// The processes in the group itself.
     pub fn processes(&self) -> Vec<i32> {
-        let Ok(file) = open(&self.dir, "cgroup.procs", OFlags::RDONLY) else { return Vec::new() };
+        let Ok(file) = open(&self.dir, "cgroup.procs", OFlags::RDONLY) else {
+            return Vec::new();
+        };
         let text = std::io::read_to_string(std::fs::File::from(file)).unwrap_or_default();
-        text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 1).collect()
+        text.lines()
+            .filter_map(|line| line.parse().ok())
+            .filter(|pid| *pid > 1)
+            .collect()
     }
 }
 

@@ -78,10 +78,16 @@ impl Config {
     /// `tine.rot=` must not boot something else than what was asked for.
     pub fn from_cmdline(line: &str) -> Result<(Self, BootWords), String> {
         let hello = Some(Endpoint::Vsock(HELLO_PORT));
-        let mut config = Self { init: true, hello, ..Self::default() };
+        let mut config = Self {
+            init: true,
+            hello,
+            ..Self::default()
+        };
         let mut boot = BootWords::default();
         for word in line.split_ascii_whitespace() {
-            let Some(word) = word.strip_prefix("tine.") else { continue };
+            let Some(word) = word.strip_prefix("tine.") else {
+                continue;
+            };
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
             match name {
                 "root" => boot.root = Some(value.into()),
@@ -98,7 +104,11 @@ impl Config {
                 "records" => config.limits.records = number(name, value)?,
                 "record_bytes" => config.limits.output_bytes = number(name, value)?,
                 "off" if value == "reset" => config.off_by_reset = true,
-                _ => return Err(format!("unknown word tine.{word} on the kernel's command line")),
+                _ => {
+                    return Err(format!(
+                        "unknown word tine.{word} on the kernel's command line"
+                    ));
+                }
             }
         }
         Ok((config, boot))
@@ -115,7 +125,9 @@ fn endpoint(text: &str, port: u32) -> Result<Endpoint, String> {
 }
 
 fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, String> {
-    value.parse().map_err(|_| format!("{name}: `{value}` is not a number in range"))
+    value
+        .parse()
+        .map_err(|_| format!("{name}: `{value}` is not a number in range"))
 }
 
 #[cfg(test)]
@@ -130,8 +142,16 @@ mod tests {
         assert_eq!(boot.root.as_deref(), Some("/dev/vda"));
         assert!(boot.root_read_only);
         assert_eq!(boot.hostname.as_deref(), Some("a"));
-        assert!(Config::from_cmdline("tine.rot=/dev/vda").unwrap_err().contains("tine.rot"));
-        assert!(Config::from_cmdline("tine.records=-1").unwrap_err().contains("records"));
+        assert!(
+            Config::from_cmdline("tine.rot=/dev/vda")
+                .unwrap_err()
+                .contains("tine.rot")
+        );
+        assert!(
+            Config::from_cmdline("tine.records=-1")
+                .unwrap_err()
+                .contains("records")
+        );
     }
 
     #[test]

@@ -15,8 +15,11 @@ pub struct Fault {
 
 impl Fault {
     pub fn new(status: u16, code: &str, message: impl Display) -> Self {
-        let info =
-            ErrorInfo { code: code.into(), message: message.to_string(), ..ErrorInfo::default() };
+        let info = ErrorInfo {
+            code: code.into(),
+            message: message.to_string(),
+            ..ErrorInfo::default()
+        };
         Self { status, info }
     }
 
@@ -44,7 +47,11 @@ impl Fault {
             libc::ECONNREFUSED => 502,
             _ => 500,
         };
-        let words = if errno == 0 { error.to_string() } else { describe(errno) };
+        let words = if errno == 0 {
+            error.to_string()
+        } else {
+            describe(errno)
+        };
         let mut fault = Self::new(status, "io", format_args!("{path}: {words}"));
         fault.info.errno = name(errno).map(Into::into);
         fault.info.path = Some(path.to_owned());

@@ -23,7 +23,11 @@ pub fn figures(agent: &Agent) -> Health {
         protocol: PROTOCOL_VERSION,
         agent: env!("CARGO_PKG_VERSION").into(),
         uptime_s: system.uptime as u64,
-        load: [load(system.loads[0]), load(system.loads[1]), load(system.loads[2])],
+        load: [
+            load(system.loads[0]),
+            load(system.loads[1]),
+            load(system.loads[2]),
+        ],
         memory: MemoryFigures {
             total_bytes: system.totalram * unit,
             free_bytes: system.freeram * unit,
@@ -41,5 +45,8 @@ pub fn figures(agent: &Agent) -> Health {
 fn kib(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.split_ascii_whitespace().next());
-    number.and_then(|number| number.parse::<u64>().ok()).unwrap_or_default() * 1024
+    number
+        .and_then(|number| number.parse::<u64>().ok())
+        .unwrap_or_default()
+        * 1024
 }

@@ -21,13 +21,17 @@ const LAST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Says hello for as long as the agent runs.
 pub async fn keep(agent: Rc<Agent>, started_ns: u64) {
-    let Some(endpoint) = &agent.config.hello else { return };
+    let Some(endpoint) = &agent.config.hello else {
+        return;
+    };
     let system = rustix::system::uname();
     let mut hello = Hello {
         protocol: PROTOCOL_VERSION,
         agent: env!("CARGO_PKG_VERSION").into(),
         kernel: system.release().to_string_lossy().into(),
-        boot_id: super::init::read_small("/proc/sys/kernel/random/boot_id").trim_end().into(),
+        boot_id: super::init::read_small("/proc/sys/kernel/random/boot_id")
+            .trim_end()
+            .into(),
         generation: 1,
         agent_started_ns: started_ns,
         monotonic_ns: 0,

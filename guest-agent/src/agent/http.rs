@@ -41,9 +41,9 @@ impl Body for OutBody {
         match self.get_mut() {
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Self::Pieces(receiver) => {
-                receiver.poll_recv(cx).map(|piece| piece.map(|piece| piece.map(Frame::data)))
-            }
+            Self::Pieces(receiver) => receiver
+                .poll_recv(cx)
+                .map(|piece| piece.map(|piece| piece.map(Frame::data))),
         }
     }
 
@@ -92,7 +92,9 @@ pub fn json(status: u16, value: &impl Serialize) -> Reply {
 fn raw_json(status: u16, body: Vec<u8>) -> Response<OutBody> {
     let mut response = Response::new(OutBody::Whole(body.into()));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
@@ -104,16 +106,26 @@ pub fn empty(status: u16) -> Response<OutBody> {
 }
 
 /// An answer whose bytes come as they are made.
-pub fn pieces(receiver: mpsc::Receiver<io::Result<Bytes>>, kind: &'static str) -> Response<OutBody> {
+pub fn pieces(
+    receiver: mpsc::Receiver<io::Result<Bytes>>,
+    kind: &'static str,
+) -> Response<OutBody> {
     let mut response = Response::new(OutBody::Pieces(receiver));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
 /// Reads a whole body of at most `limit` bytes.
 pub async fn collect(mut body: Incoming, limit: usize) -> Result<Vec<u8>, Fault> {
-    let too_large =
-        || Fault::new(413, "too_large", format_args!("the body is above {limit} bytes"));
+    let too_large = || {
+        Fault::new(
+            413,
+            "too_large",
+            format_args!("the body is above {limit} bytes"),
+        )
+    };
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large());
     }
@@ -147,7 +159,9 @@ pub fn wants_upgrade(request: &Request<Incoming>, token: &str) -> Result<bool, F
     match request.headers().get(UPGRADE) {
         None => Ok(false),
         Some(value) if value.as_bytes().eq_ignore_ascii_case(token.as_bytes()) => Ok(true),
-        Some(_) => Err(Fault::bad_request(format_args!("the only upgrade here is {token}"))),
+        Some(_) => Err(Fault::bad_request(format_args!(
+            "the only upgrade here is {token}"
+        ))),
     }
 }
 
@@ -167,7 +181,11 @@ where
         }
     });
     let mut response = empty(101);
-    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    response.headers_mut().insert(UPGRADE, HeaderValue::from_static(token));
+    response
+        .headers_mut()
+        .insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    response
+        .headers_mut()
+        .insert(UPGRADE, HeaderValue::from_static(token));
     response
 }

@@ -23,7 +23,10 @@ pub fn prepare() -> Result<Config, String> {
     let strict = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let devices = MountFlags::NOSUID | MountFlags::NOEXEC;
     mount_on("proc", "/proc", "proc", strict, "").map_err(|error| format!("/proc: {error}"))?;
-    wish(mount_on("dev", "/dev", "devtmpfs", MountFlags::NOSUID, "mode=755"), "/dev");
+    wish(
+        mount_on("dev", "/dev", "devtmpfs", MountFlags::NOSUID, "mode=755"),
+        "/dev",
+    );
     open_console();
     let (config, boot) = Config::from_cmdline(&read_small("/proc/cmdline"))?;
     let read_only = match &boot.root {
@@ -31,26 +34,55 @@ pub fn prepare() -> Result<Config, String> {
         None => false,
     };
     wish(mount_on("sysfs", "/sys", "sysfs", strict, ""), "/sys");
-    wish(mount_on("cgroup2", "/sys/fs/cgroup", "cgroup2", strict, "nsdelegate"), "/sys/fs/cgroup");
-    wish(mount_on("devpts", "/dev/pts", "devpts", devices, "gid=5,mode=620,ptmxmode=666"), "/dev/pts");
+    wish(
+        mount_on("cgroup2", "/sys/fs/cgroup", "cgroup2", strict, "nsdelegate"),
+        "/sys/fs/cgroup",
+    );
+    wish(
+        mount_on(
+            "devpts",
+            "/dev/pts",
+            "devpts",
+            devices,
+            "gid=5,mode=620,ptmxmode=666",
+        ),
+        "/dev/pts",
+    );
     let scratch = MountFlags::NOSUID | MountFlags::NODEV;
-    wish(mount_on("tmpfs", "/dev/shm", "tmpfs", scratch, "mode=1777"), "/dev/shm");
-    for (link, target) in [("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")] {
+    wish(
+        mount_on("tmpfs", "/dev/shm", "tmpfs", scratch, "mode=1777"),
+        "/dev/shm",
+    );
+    for (link, target) in [
+        ("fd", "fd"),
+        ("stdin", "fd/0"),
+        ("stdout", "fd/1"),
+        ("stderr", "fd/2"),
+    ] {
         let _ = rustix::fs::symlink(format!("/proc/self/{target}"), format!("/dev/{link}"));
     }
     if boot.root.is_some() {
-        wish(mount_on("tmpfs", "/run", "tmpfs", scratch, "mode=755"), "/run");
+        wish(
+            mount_on("tmpfs", "/run", "tmpfs", scratch, "mode=755"),
+            "/run",
+        );
     } else {
         // The initramfs is memory already.
         let _ = rustix::fs::mkdir("/run", Mode::from_raw_mode(0o755));
         let _ = rustix::fs::mkdir("/tmp", Mode::from_raw_mode(0o1777));
     }
     if read_only {
-        wish(mount_on("tmpfs", "/tmp", "tmpfs", scratch, "mode=1777"), "/tmp");
+        wish(
+            mount_on("tmpfs", "/tmp", "tmpfs", scratch, "mode=1777"),
+            "/tmp",
+        );
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
     let hostname = boot.hostname.as_deref().unwrap_or("tine");
-    wish(rustix::system::sethostname(hostname.as_bytes()), "host name");
+    wish(
+        rustix::system::sethostname(hostname.as_bytes()),
+        "host name",
+    );
     wish(sys::loopback_up(), "loopback device");
     sys::raise_descriptor_limit(DESCRIPTOR_LIMIT);
     // Ctrl-Alt-Del, which monitors can send, becomes a signal and an orderly end.

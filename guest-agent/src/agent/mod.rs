@@ -9,10 +9,12 @@ mod config;
 mod conn;
 mod exec;
 mod fault;
+mod files;
 mod health;
 mod hello;
 mod http;
 mod init;
+mod ports;
 mod processes;
 mod reap;
 mod root;
@@ -59,7 +61,11 @@ pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     // The kernel hands words after its own `--` to PID 1; only a deliberate start has this option.
     let init = std::process::id() == 1 && !arguments.iter().any(|word| word == "--listen");
-    let config = if init { init::prepare() } else { Config::from_arguments(&arguments) };
+    let config = if init {
+        init::prepare()
+    } else {
+        Config::from_arguments(&arguments)
+    };
     let result = config.and_then(|config| {
         serve::run(config, started_ns).map_err(|error| format!("cannot serve: {error}"))
     });
@@ -82,10 +88,7 @@ enum Either<A, B> {
 }
 
 /// Waits for the first of two futures; the left one wins a tie. The other is dropped.
-async fn race<A, B>(
-    left: impl Future<Output = A>,
-    right: impl Future<Output = B>,
-) -> Either<A, B> {
+async fn race<A, B>(left: impl Future<Output = A>, right: impl Future<Output = B>) -> Either<A, B> {
     let mut left = pin!(left);
     let mut right = pin!(right);
     std::future::poll_fn(|cx| {

@@ -32,9 +32,15 @@ fn process(pid: i32, groups: &HashMap<String, String>) -> Option<Process> {
     Some(Process {
         pid: pid as u32,
         ppid: stat.number(1) as u32,
-        uid: rustix::fs::stat(format!("/proc/{pid}")).map(|stat| stat.st_uid).unwrap_or_default(),
+        uid: rustix::fs::stat(format!("/proc/{pid}"))
+            .map(|stat| stat.st_uid)
+            .unwrap_or_default(),
         state: stat.fields.first().cloned().unwrap_or_default(),
-        command: if command.is_empty() { format!("[{}]", stat.name) } else { command },
+        command: if command.is_empty() {
+            format!("[{}]", stat.name)
+        } else {
+            command
+        },
         memory_bytes: stat.number(21) * rustix::param::page_size() as u64,
         cpu_ms: (stat.number(11) + stat.number(12)) * 1000 / TICKS,
         request_id: group.cloned(),
@@ -71,11 +77,17 @@ impl Stat {
         let (_, rest) = text.split_once('(')?;
         let (name, rest) = rest.rsplit_once(')')?;
         let fields = rest.split_ascii_whitespace().map(Into::into).collect();
-        Some(Self { name: name.into(), fields })
+        Some(Self {
+            name: name.into(),
+            fields,
+        })
     }
 
     fn number(&self, index: usize) -> u64 {
-        self.fields.get(index).and_then(|field| field.parse().ok()).unwrap_or_default()
+        self.fields
+            .get(index)
+            .and_then(|field| field.parse().ok())
+            .unwrap_or_default()
     }
 }
 

@@ -66,7 +66,11 @@ impl Reaper {
             let mut table = self.table.borrow_mut();
             if let Some(sender) = table.waiting.remove(&exit.pid) {
                 let _ = sender.send(exit);
-            } else if table.starting.iter().any(|slot| slot.load(Ordering::Relaxed) == exit.pid) {
+            } else if table
+                .starting
+                .iter()
+                .any(|slot| slot.load(Ordering::Relaxed) == exit.pid)
+            {
                 table.early.insert(exit.pid, exit);
             }
         }

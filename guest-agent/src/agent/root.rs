@@ -28,8 +28,10 @@ pub fn switch(device: &str, boot: &BootWords) -> Result<bool, String> {
     for name in ["/proc", "/dev"] {
         let target = format!("{NEW_ROOT}{name}");
         let moved = match mount_move(name, &*target) {
-            Err(Errno::NOENT) => rustix::fs::mkdir(&*target, rustix::fs::Mode::from_raw_mode(0o755))
-                .and_then(|()| mount_move(name, &*target)),
+            Err(Errno::NOENT) => {
+                rustix::fs::mkdir(&*target, rustix::fs::Mode::from_raw_mode(0o755))
+                    .and_then(|()| mount_move(name, &*target))
+            }
             result => result,
         };
         wish(moved, name);
@@ -63,7 +65,10 @@ fn wait_for(device: &str, seconds: u32) -> Result<(), String> {
         if left.is_zero() {
             return Err(format!("root drive {device}: not there after {seconds} s"));
         }
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let left = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        };
         let _ = poll(&mut [PollFd::new(&events, PollFlags::IN)], Some(&left));
         let _ = rustix::io::read(&events, &mut buffer);
     }
@@ -79,7 +84,11 @@ fn mount_drive(device: &str, boot: &BootWords) -> Result<bool, String> {
     } else {
         listed = read_small("/proc/filesystems");
         let others = listed.lines().filter(|line| !line.starts_with("nodev"));
-        kinds.extend(others.map(|line| line.trim().to_owned()).filter(|kind| kind != "ext4"));
+        kinds.extend(
+            others
+                .map(|line| line.trim().to_owned())
+                .filter(|kind| kind != "ext4"),
+        );
     }
     let mut last = Errno::NODEV;
     for kind in &kinds {
@@ -105,5 +114,8 @@ fn mount_drive(device: &str, boot: &BootWords) -> Result<bool, String> {
             Err(error) => last = error,
         }
     }
-    Err(format!("root drive {device}: no file system on it can be mounted ({}): {last}", kinds.join(", ")))
+    Err(format!(
+        "root drive {device}: no file system on it can be mounted ({}): {last}",
+        kinds.join(", ")
+    ))
 }

@@ -9,12 +9,14 @@ use tine_guest_agent::status::{ShutdownRequest, SignalRequest};
 
 use super::fault::Fault;
 use super::http::{self, Reply};
-use super::{Agent, exec, health, processes, shutdown};
+use super::{Agent, exec, files, health, ports, processes, shutdown};
 
 /// Answers one request.
 pub async fn answer(agent: Rc<Agent>, request: Request<Incoming>) -> Reply {
     let path = request.uri().path().to_owned();
-    let Some(rest) = path.strip_prefix("/v1/") else { return Err(unknown(&path)) };
+    let Some(rest) = path.strip_prefix("/v1/") else {
+        return Err(unknown(&path));
+    };
     let (area, rest) = rest.split_once('/').unwrap_or((rest, ""));
     match area {
         "exec" => exec::api::answer(agent, request, rest).await,
@@ -28,6 +30,8 @@ pub async fn answer(agent: Rc<Agent>, request: Request<Incoming>) -> Reply {
             shutdown::request(&agent, wanted);
             http::json(202, &wanted)
         }
+        "files" => files::answer(request, rest).await,
+        "ports" => ports::answer(request, rest).await,
         "processes" => processes_area(agent, request, rest).await,
         _ => Err(unknown(&path)),
     }
@@ -44,7 +48,11 @@ async fn processes_area(agent: Rc<Agent>, request: Request<Incoming>, rest: &str
     only(&request, &Method::POST)?;
     let wanted = SignalRequest::from_json(&body(request).await?)?;
     if pid <= 1 {
-        return Err(Fault::new(403, "forbidden", "the agent itself takes no signals"));
+        return Err(Fault::new(
+            403,
+            "forbidden",
+            "the agent itself takes no signals",
+        ));
     }
     super::sys::kill(pid, wanted.signal).map_err(|error| match error.raw_os_error() {
         Some(libc::ESRCH) => Fault::not_found(format_args!("there is no process {pid}")),
@@ -60,12 +68,20 @@ pub async fn body(request: Request<Incoming>) -> Result<Vec<u8>, Fault> {
 
 /// Refuses other methods.
 pub fn only(request: &Request<Incoming>, method: &Method) -> Result<(), Fault> {
-    if request.method() == method { Ok(()) } else { Err(wrong_method(request)) }
+    if request.method() == method {
+        Ok(())
+    } else {
+        Err(wrong_method(request))
+    }
 }
 
 pub fn wrong_method(request: &Request<Incoming>) -> Fault {
     let (method, path) = (request.method(), request.uri().path());
-    Fault::new(405, "method_not_allowed", format_args!("{path} does not take {method}"))
+    Fault::new(
+        405,
+        "method_not_allowed",
+        format_args!("{path} does not take {method}"),
+    )
 }
 
 pub fn unknown(path: &str) -> Fault {
@@ -76,7 +92,9 @@ pub fn unknown(path: &str) -> Fault {
 pub fn query(uri: &Uri, name: &str) -> Option<Vec<u8>> {
     let pairs = uri.query()?.split('&');
     let pair = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    pair.filter(|(key, _)| *key == name).map(|(_, value)| percent_decode(value)).next()
+    pair.filter(|(key, _)| *key == name)
+        .map(|(_, value)| percent_decode(value))
+        .next()
 }
 
 /// Bytes behind `%XX`; a percent sign without two digits stands for itself.
@@ -84,7 +102,9 @@ pub fn percent_decode(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        let digits = after
+            .get(..2)
+            .and_then(|digits| std::str::from_utf8(digits).ok());
         let value = digits
             .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
             .and_then(|digits| u8::from_str_radix(digits, 16).ok());

@@ -90,14 +90,23 @@ fn listen(endpoint: &Endpoint) -> io::Result<OwnedFd> {
 /// A non-blocking Unix stream socket.
 pub fn unix_socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+    Ok(rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        flags,
+        None,
+    )?)
 }
 
 async fn accept(agent: Rc<Agent>, listener: Watched) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        let Ok(mut guard) = listener.readable().await else { return };
+        let Ok(place) = places.clone().acquire_owned().await else {
+            return;
+        };
+        let Ok(mut guard) = listener.readable().await else {
+            return;
+        };
         match sys::accept(listener.as_fd()) {
             // On vsock only the host may give orders: the guest's own programs can reach this port too.
             Ok((_, Some(cid))) if cid != HOST_CID => {}
@@ -120,7 +129,9 @@ async fn accept(agent: Rc<Agent>, listener: Watched) {
 async fn take_signals(agent: Rc<Agent>, signals: Watched) {
     let mut entries = [0; sys::SIGNAL_ENTRY * 8];
     loop {
-        let Ok(mut guard) = signals.readable().await else { return };
+        let Ok(mut guard) = signals.readable().await else {
+            return;
+        };
         let count = match rustix::io::read(signals.as_fd(), &mut entries) {
             Ok(count) => count,
             Err(rustix::io::Errno::AGAIN) => {
@@ -133,7 +144,9 @@ async fn take_signals(agent: Rc<Agent>, signals: Watched) {
             guard.clear_ready();
         }
         for entry in entries[..count].chunks_exact(sys::SIGNAL_ENTRY) {
-            let Some(word) = entry.first_chunk() else { continue };
+            let Some(word) = entry.first_chunk() else {
+                continue;
+            };
             match i32::from_ne_bytes(*word) {
                 libc::SIGCHLD => agent.reaper.collect(),
                 signal => shutdown::by_signal(&agent, signal),

@@ -31,14 +31,22 @@ pub fn by_signal(agent: &Agent, signal: i32) {
         libc::SIGUSR1 | libc::SIGUSR2 | libc::SIGPWR => ShutdownAction::Poweroff,
         _ => ShutdownAction::Reboot,
     };
-    request(agent, ShutdownRequest { action, grace_ms: None });
+    request(
+        agent,
+        ShutdownRequest {
+            action,
+            grace_ms: None,
+        },
+    );
 }
 
 /// Waits for a request and carries it out. As PID 1 this does not return, but for a kernel that refuses.
 pub async fn wait(agent: &Rc<Agent>) -> io::Result<()> {
     agent.ending.notified().await;
     let request = agent.shutdown.get().unwrap_or_default();
-    let grace = request.grace_ms.map_or(DEFAULT_GRACE, Duration::from_millis);
+    let grace = request
+        .grace_ms
+        .map_or(DEFAULT_GRACE, Duration::from_millis);
     end_processes(agent, grace).await;
     agent.cgroups.clear();
     if !agent.config.init {
@@ -48,7 +56,11 @@ pub async fn wait(agent: &Rc<Agent>) -> io::Result<()> {
     rustix::fs::sync();
     release_file_systems();
     let off = request.action == ShutdownAction::Poweroff && !agent.config.off_by_reset;
-    reboot(if off { RebootCommand::PowerOff } else { RebootCommand::Restart })?;
+    reboot(if off {
+        RebootCommand::PowerOff
+    } else {
+        RebootCommand::Restart
+    })?;
     Ok(())
 }
 
@@ -58,7 +70,11 @@ async fn end_processes(agent: &Rc<Agent>, grace: Duration) {
         if agent.config.init {
             let _ = sys::kill(-1, signal);
         } else {
-            agent.store.all().iter().for_each(|exec| drop(exec.signal(signal)));
+            agent
+                .store
+                .all()
+                .iter()
+                .for_each(|exec| drop(exec.signal(signal)));
         }
     };
     signal(libc::SIGTERM);
@@ -89,7 +105,9 @@ fn release_file_systems() {
     let mounts = read_small("/proc/mounts");
     for line in mounts.lines().rev() {
         let mut fields = line.split(' ');
-        let (Some(source), Some(target)) = (fields.next(), fields.next()) else { continue };
+        let (Some(source), Some(target)) = (fields.next(), fields.next()) else {
+            continue;
+        };
         if source.starts_with('/') && unmount(target, UnmountFlags::empty()).is_err() {
             let _ = mount_remount(target, MountFlags::RDONLY, "");
         }

@@ -103,7 +103,11 @@ pub fn signal_fd() -> io::Result<OwnedFd> {
         for signal in TAKEN {
             libc::sigaddset(&mut set, signal);
         }
-        own(libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))
+        own(libc::signalfd(
+            -1,
+            &set,
+            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+        ))
     }
 }
 
@@ -116,7 +120,11 @@ pub fn wait_any() -> Option<Exit> {
     let (pid, status, usage) = unsafe {
         let mut status = 0;
         let mut usage: libc::rusage = zeroed();
-        (libc::wait4(-1, &mut status, libc::WNOHANG, &mut usage), status, usage)
+        (
+            libc::wait4(-1, &mut status, libc::WNOHANG, &mut usage),
+            status,
+            usage,
+        )
     };
     let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
     (pid > 0).then(|| Exit {
@@ -137,7 +145,10 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
 pub fn raise_descriptor_limit(limit: u64) {
     // SAFETY: the structure lives through the calls. Failing is harmless: the old limit stays.
     unsafe {
-        let wanted = libc::rlimit { rlim_cur: 1024, rlim_max: limit };
+        let wanted = libc::rlimit {
+            rlim_cur: 1024,
+            rlim_max: limit,
+        };
         libc::setrlimit(libc::RLIMIT_NOFILE, &wanted);
     }
 }
@@ -146,12 +157,21 @@ pub fn raise_descriptor_limit(limit: u64) {
 pub fn loopback_up() -> io::Result<()> {
     // SAFETY: the request is zeroed plain data with a terminated name; the socket is ours and closed on return.
     unsafe {
-        let socket = own(libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0))?;
+        let socket = own(libc::socket(
+            libc::AF_INET,
+            libc::SOCK_DGRAM | libc::SOCK_CLOEXEC,
+            0,
+        ))?;
         let mut request: libc::ifreq = zeroed();
         request.ifr_name[0] = b'l' as libc::c_char;
         request.ifr_name[1] = b'o' as libc::c_char;
         request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
-        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &request)).map(drop)
+        check(libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCSIFFLAGS,
+            &request,
+        ))
+        .map(drop)
     }
 }
 
@@ -162,7 +182,11 @@ pub fn vsock_listen(port: u32) -> io::Result<OwnedFd> {
     // SAFETY: the address is of the size given and lives through the call.
     unsafe {
         let fd = socket.as_raw_fd();
-        check(libc::bind(fd, (&raw const address).cast(), size_of::<libc::sockaddr_vm>() as u32))?;
+        check(libc::bind(
+            fd,
+            (&raw const address).cast(),
+            size_of::<libc::sockaddr_vm>() as u32,
+        ))?;
         check(libc::listen(fd, 128))?;
     }
     Ok(socket)
@@ -198,14 +222,25 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, Option<u32>)> {
         );
         let socket = own(fd)?;
         let vsock = i32::from(address.ss_family) == libc::AF_VSOCK;
-        let peer = vsock.then(|| (&raw const address).cast::<libc::sockaddr_vm>().read().svm_cid);
+        let peer = vsock.then(|| {
+            (&raw const address)
+                .cast::<libc::sockaddr_vm>()
+                .read()
+                .svm_cid
+        });
         Ok((socket, peer))
     }
 }
 
 fn vsock_socket(flags: i32) -> io::Result<OwnedFd> {
     // SAFETY: no memory involved; the descriptor is new and ours.
-    unsafe { own(libc::socket(libc::AF_VSOCK, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags, 0)) }
+    unsafe {
+        own(libc::socket(
+            libc::AF_VSOCK,
+            libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags,
+            0,
+        ))
+    }
 }
 
 fn vsock_address(cid: u32, port: u32) -> libc::sockaddr_vm {
@@ -218,7 +253,11 @@ fn vsock_address(cid: u32, port: u32) -> libc::sockaddr_vm {
 }
 
 fn check(result: i32) -> io::Result<i32> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
 /// # Safety

@@ -22,8 +22,12 @@ pub async fn answer(agent: Rc<Agent>, request: Request<Incoming>, rest: &str) ->
         return match *request.method() {
             Method::POST => submit(agent, request).await,
             Method::GET => {
-                let records: Vec<_> =
-                    agent.store.all().iter().map(|exec| exec.record(false)).collect();
+                let records: Vec<_> = agent
+                    .store
+                    .all()
+                    .iter()
+                    .map(|exec| exec.record(false))
+                    .collect();
                 http::json(200, &records)
             }
             _ => Err(wrong_method(&request)),
@@ -79,7 +83,9 @@ async fn wait(exec: &Exec, uri: &Uri, otherwise: bool) -> Result<(), Fault> {
         Some(b"0" | b"false") => {}
         None | Some(b"" | b"1" | b"true") => exec.ended().await,
         Some(value) => {
-            let limit = std::str::from_utf8(value).ok().and_then(|value| value.parse().ok());
+            let limit = std::str::from_utf8(value)
+                .ok()
+                .and_then(|value| value.parse().ok());
             let limit = limit
                 .ok_or_else(|| Fault::bad_request("`wait` must be true, false or milliseconds"))?;
             let _ = tokio::time::timeout(Duration::from_millis(limit), exec.ended()).await;
@@ -105,12 +111,19 @@ async fn submit(agent: Rc<Agent>, mut request: Request<Incoming>) -> Reply {
         }
         Admission::Known(exec) => exec,
         Admission::Conflict => {
-            let message = format!("`{}` was accepted before with another request", wanted.request_id);
+            let message = format!(
+                "`{}` was accepted before with another request",
+                wanted.request_id
+            );
             return Err(Fault::conflict(message));
         }
         Admission::Dropped => return Err(gone(&wanted.request_id)),
         Admission::Busy => {
-            return Err(Fault::new(503, "busy", "as many commands run as there may be records"));
+            return Err(Fault::new(
+                503,
+                "busy",
+                "as many commands run as there may be records",
+            ));
         }
         Admission::Exhausted => {
             let message = "no more request ids can be remembered on this machine";
@@ -118,9 +131,13 @@ async fn submit(agent: Rc<Agent>, mut request: Request<Incoming>) -> Reply {
         }
     };
     match pending {
-        Some(pending) => Ok(http::upgrade(pending, STREAM_UPGRADE, |conn, early| async move {
-            stream::serve(exec, conn, &early, AttachRequest::default()).await;
-        })),
+        Some(pending) => Ok(http::upgrade(
+            pending,
+            STREAM_UPGRADE,
+            |conn, early| async move {
+                stream::serve(exec, conn, &early, AttachRequest::default()).await;
+            },
+        )),
         None => {
             wait(&exec, &parts.uri, true).await?;
             let status = if exec.is_running() { 202 } else { 200 };
@@ -131,11 +148,17 @@ async fn submit(agent: Rc<Agent>, mut request: Request<Incoming>) -> Reply {
 
 async fn attach(exec: Rc<Exec>, mut request: Request<Incoming>) -> Reply {
     if !http::wants_upgrade(&request, STREAM_UPGRADE)? {
-        return Err(Fault::bad_request(format_args!("attach needs `Upgrade: {STREAM_UPGRADE}`")));
+        return Err(Fault::bad_request(format_args!(
+            "attach needs `Upgrade: {STREAM_UPGRADE}`"
+        )));
     }
     let pending = hyper::upgrade::on(&mut request);
     let from = AttachRequest::from_json(&body(request).await?)?;
-    Ok(http::upgrade(pending, STREAM_UPGRADE, move |conn, early| async move {
-        stream::serve(exec, conn, &early, from).await;
-    }))
+    Ok(http::upgrade(
+        pending,
+        STREAM_UPGRADE,
+        move |conn, early| async move {
+            stream::serve(exec, conn, &early, from).await;
+        },
+    ))
 }

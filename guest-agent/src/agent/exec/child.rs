@@ -76,7 +76,12 @@ struct Context<'a> {
 pub fn start(plan: &Plan, born: &AtomicI32) -> Result<i32, Failure> {
     let argv = pointers(&plan.argv);
     let env = pointers(&plan.env);
-    let mut context = Context { plan, argv: argv.as_ptr(), env: env.as_ptr(), failure: None };
+    let mut context = Context {
+        plan,
+        argv: argv.as_ptr(),
+        env: env.as_ptr(),
+        failure: None,
+    };
     let mut stack = vec![0u128; STACK / 16];
     // SAFETY: all zero is the documented "not used" of every field.
     let mut args: libc::clone_args = unsafe { zeroed() };
@@ -97,9 +102,11 @@ pub fn start(plan: &Plan, born: &AtomicI32) -> Result<i32, Failure> {
     let failure = unsafe { (&raw const context.failure).read_volatile() };
     drop(stack);
     match failure {
-        _ if result < 0 => {
-            Err(Failure { step: Step::Clone, errno: -result as i32, candidate: 0 })
-        }
+        _ if result < 0 => Err(Failure {
+            step: Step::Clone,
+            errno: -result as i32,
+            candidate: 0,
+        }),
         Some(failure) => Err(failure),
         None => {
             born.store(result as i32, Ordering::Relaxed);
@@ -109,7 +116,11 @@ pub fn start(plan: &Plan, born: &AtomicI32) -> Result<i32, Failure> {
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
-    strings.iter().map(|string| string.as_ptr()).chain([null()]).collect()
+    strings
+        .iter()
+        .map(|string| string.as_ptr())
+        .chain([null()])
+        .collect()
 }
 
 /// The system call, and the child's jump into [`in_child`] on its new stack.
@@ -161,7 +172,11 @@ unsafe extern "C" fn in_child(context: *mut Context<'_>) -> ! {
 /// As [`in_child`].
 unsafe fn prepare_and_exec(context: &Context<'_>) -> Failure {
     let plan = context.plan;
-    let failed = |step| Failure { step, errno: errno(), candidate: 0 };
+    let failed = |step| Failure {
+        step,
+        errno: errno(),
+        candidate: 0,
+    };
     // SAFETY: raw system calls on the plan's own data, which nobody changes now.
     unsafe {
         libc::syscall(libc::SYS_setsid);
@@ -190,7 +205,13 @@ unsafe fn prepare_and_exec(context: &Context<'_>) -> Failure {
         }
         let none: u64 = 0;
         let set = &raw const none;
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, set, 0, size_of::<u64>());
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            set,
+            0,
+            size_of::<u64>(),
+        );
         exec_first(context)
     }
 }
@@ -202,7 +223,11 @@ unsafe fn prepare_and_exec(context: &Context<'_>) -> Failure {
 /// As [`in_child`].
 unsafe fn exec_first(context: &Context<'_>) -> Failure {
     let candidates = &context.plan.candidates;
-    let mut failure = Failure { step: Step::Exec, errno: libc::ENOENT, candidate: 0 };
+    let mut failure = Failure {
+        step: Step::Exec,
+        errno: libc::ENOENT,
+        candidate: 0,
+    };
     for (candidate, path) in candidates.iter().enumerate() {
         // SAFETY: terminated strings and arrays that live as long as the context.
         unsafe {
@@ -212,7 +237,11 @@ unsafe fn exec_first(context: &Context<'_>) -> Failure {
             }
             libc::syscall(libc::SYS_execve, path.as_ptr(), context.argv, context.env);
         }
-        failure = Failure { step: Step::Exec, errno: errno(), candidate };
+        failure = Failure {
+            step: Step::Exec,
+            errno: errno(),
+            candidate,
+        };
         if failure.errno != libc::EACCES {
             break;
         }

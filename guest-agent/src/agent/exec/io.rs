@@ -15,7 +15,7 @@ use tokio::io::Interest;
 
 use super::store::Store;
 use super::{Exec, Input, Output};
-use crate::agent::sys::{self, Watched};
+use crate::agent::sys::Watched;
 use crate::agent::{Either, race};
 
 /// Bytes read from a command at once: what a pipe holds.
@@ -50,7 +50,10 @@ pub fn open(request: &ExecRequest, null: &OwnedFd) -> io::Result<(ChildSide, Age
     if let Some(size) = request.tty {
         return open_terminal(size);
     }
-    let mut child = ChildSide { fds: Vec::new(), stdio: [null.as_raw_fd(); 3] };
+    let mut child = ChildSide {
+        fds: Vec::new(),
+        stdio: [null.as_raw_fd(); 3],
+    };
     let mut agent = AgentSide::default();
     if request.stdin || request.input.is_some() {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -72,13 +75,27 @@ fn open_terminal(size: TtySize) -> io::Result<(ChildSide, AgentSide)> {
     let slave = ioctl_tiocgptpeer(&master, flags)?;
     resize(&master, size)?;
     let stdio = [slave.as_raw_fd(); 3];
-    let agent = AgentSide { terminal: Some(non_blocking(master)?), ..AgentSide::default() };
-    Ok((ChildSide { fds: vec![slave], stdio }, agent))
+    let agent = AgentSide {
+        terminal: Some(non_blocking(master)?),
+        ..AgentSide::default()
+    };
+    Ok((
+        ChildSide {
+            fds: vec![slave],
+            stdio,
+        },
+        agent,
+    ))
 }
 
 /// Gives a terminal a new size; the kernel tells the programs on it.
 pub fn resize(terminal: impl AsFd, size: TtySize) -> io::Result<()> {
-    let size = Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };
+    let size = Winsize {
+        ws_row: size.rows,
+        ws_col: size.cols,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
     Ok(tcsetwinsize(terminal, size)?)
 }
 
@@ -117,7 +134,9 @@ impl Pump {
     pub async fn run(self) {
         loop {
             let room = self.exec.room.notified();
-            let (closed, most) = self.exec.with_log(self.output, |log| (log.is_closed(), log.room()));
+            let (closed, most) = self
+                .exec
+                .with_log(self.output, |log| (log.is_closed(), log.room()));
             if closed {
                 break;
             }
@@ -133,7 +152,9 @@ impl Pump {
 
     /// Reads what is there into the log, or drops it if the log is closed. False at the end of file.
     async fn read_once(&self, most: usize) -> bool {
-        let Ok(mut guard) = self.fd.readable().await else { return false };
+        let Ok(mut guard) = self.fd.readable().await else {
+            return false;
+        };
         let ready = guard.ready();
         // Hung up and nothing to read: no call is needed to learn that this is the end.
         if ready.is_read_closed() && !ready.is_readable() {
@@ -221,9 +242,12 @@ impl Exec {
     /// Writes to the command's standard input, waiting while it does not read. What a command no longer takes is
     /// dropped, as its end of the pipe is gone.
     pub async fn feed(&self, mut bytes: &[u8]) {
-        let Some((fd, _)) = self.input().await else { return };
+        let Some((fd, _)) = self.input().await else {
+            return;
+        };
         while !bytes.is_empty() {
-            let Either::Left(Ok(mut guard)) = race(fd.ready(Interest::WRITABLE), self.ended()).await
+            let Either::Left(Ok(mut guard)) =
+                race(fd.ready(Interest::WRITABLE), self.ended()).await
             else {
                 return;
             };

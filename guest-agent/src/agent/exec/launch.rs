@@ -44,7 +44,9 @@ pub fn launch(
     };
     let mut plan = plan(request, user, stdio, cgroup)?;
     let mut result = child::start(&plan, born);
-    if let Err(Failure { step: Step::Clone, .. }) = result
+    if let Err(Failure {
+        step: Step::Clone, ..
+    }) = result
         && plan.cgroup.take().is_some()
     {
         // A program with the right to do so has taken the group away or made it a threaded one.
@@ -61,12 +63,22 @@ fn plan(
 ) -> Result<Plan, Refusal> {
     let env = environment(request, &user);
     let path = env.get(b"PATH".as_slice()).cloned();
-    let env = env.into_iter().map(|(name, value)| string([name, value].join(&b'=')));
+    let env = env
+        .into_iter()
+        .map(|(name, value)| string([name, value].join(&b'=')));
     Ok(Plan {
         candidates: candidates(&request.argv[0].0, path)?,
-        argv: request.argv.iter().map(|argument| string(argument.0.clone())).collect::<Result<_, _>>()?,
+        argv: request
+            .argv
+            .iter()
+            .map(|argument| string(argument.0.clone()))
+            .collect::<Result<_, _>>()?,
         env: env.collect::<Result<_, _>>()?,
-        cwd: request.cwd.as_ref().map(|cwd| string(cwd.0.clone())).transpose()?,
+        cwd: request
+            .cwd
+            .as_ref()
+            .map(|cwd| string(cwd.0.clone()))
+            .transpose()?,
         identity: user.identity,
         stdio,
         terminal: request.tty.is_some(),
@@ -78,7 +90,11 @@ fn environment(request: &ExecRequest, user: &User) -> BTreeMap<Vec<u8>, Vec<u8>>
     let mut env = BTreeMap::new();
     if !request.clear_env {
         let terminal = request.tty.map(|_| ("TERM", "xterm-256color"));
-        let defaults = [("PATH", DEFAULT_PATH), ("HOME", &user.home), ("USER", &user.name)];
+        let defaults = [
+            ("PATH", DEFAULT_PATH),
+            ("HOME", &user.home),
+            ("USER", &user.name),
+        ];
         for (name, value) in defaults.into_iter().chain(terminal) {
             env.insert(name.into(), value.into());
         }
@@ -98,7 +114,13 @@ fn candidates(program: &[u8], path: Option<Vec<u8>>) -> Result<Vec<CString>, Ref
     let folders = path.split(|byte| *byte == b':');
     // An empty entry means the working directory.
     folders
-        .map(|folder| if folder.is_empty() { b".".as_slice() } else { folder })
+        .map(|folder| {
+            if folder.is_empty() {
+                b".".as_slice()
+            } else {
+                folder
+            }
+        })
         .map(|folder| string([folder, program].join(&b'/')))
         .collect()
 }
@@ -117,15 +139,28 @@ fn explain(failure: Failure, request: &ExecRequest, plan: &Plan) -> Refusal {
     let program = String::from_utf8_lossy(&request.argv[0].0);
     match failure.step {
         Step::Clone => refusal(NOT_EXECUTABLE, format!("cannot start a process: {error}")),
-        Step::Stdio => refusal(NOT_EXECUTABLE, format!("cannot set up the command's streams: {error}")),
+        Step::Stdio => refusal(
+            NOT_EXECUTABLE,
+            format!("cannot set up the command's streams: {error}"),
+        ),
         Step::Identity => {
             let user = request.user.as_deref().unwrap_or_default();
-            refusal(NOT_EXECUTABLE, format!("cannot become user `{user}`: {error}"))
+            refusal(
+                NOT_EXECUTABLE,
+                format!("cannot become user `{user}`: {error}"),
+            )
         }
         Step::Cwd => {
-            let cwd = request.cwd.as_ref().map(|cwd| cwd.0.as_slice()).unwrap_or_default();
+            let cwd = request
+                .cwd
+                .as_ref()
+                .map(|cwd| cwd.0.as_slice())
+                .unwrap_or_default();
             let cwd = String::from_utf8_lossy(cwd);
-            refusal(NOT_EXECUTABLE, format!("working directory `{cwd}`: {error}"))
+            refusal(
+                NOT_EXECUTABLE,
+                format!("working directory `{cwd}`: {error}"),
+            )
         }
         Step::Exec => {
             let path = std::ffi::OsStr::from_bytes(plan.candidates[failure.candidate].as_bytes());
@@ -149,8 +184,13 @@ fn explain(failure: Failure, request: &ExecRequest, plan: &Plan) -> Refusal {
 /// The file is there and the kernel says "not found": it is what the file asks for that is missing.
 fn missing_interpreter(path: &Path) -> String {
     let mut head = [0; 256];
-    let count = File::open(path).and_then(|mut file| file.read(&mut head)).unwrap_or_default();
-    let line = head[..count].split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let count = File::open(path)
+        .and_then(|mut file| file.read(&mut head))
+        .unwrap_or_default();
+    let line = head[..count]
+        .split(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default();
     let path = path.display();
     match line.strip_prefix(b"#!") {
         Some(line) => {

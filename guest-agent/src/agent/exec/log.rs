@@ -26,12 +26,18 @@ pub struct Log {
 impl Log {
     /// Keeps the first `limit` bytes.
     pub fn head(limit: usize) -> Self {
-        Self { head_limit: limit, ..Self::default() }
+        Self {
+            head_limit: limit,
+            ..Self::default()
+        }
     }
 
     /// Keeps the last `limit` bytes.
     pub fn tail(limit: usize) -> Self {
-        Self { ring_limit: limit, ..Self::default() }
+        Self {
+            ring_limit: limit,
+            ..Self::default()
+        }
     }
 
     /// Bytes that may be read from the command now.
@@ -46,7 +52,9 @@ impl Log {
     pub fn append(&mut self, mut bytes: &[u8]) {
         self.total += bytes.len() as u64;
         if self.ring.is_empty() && self.total - bytes.len() as u64 == self.head.len() as u64 {
-            let fits = bytes.len().min(self.head_limit.saturating_sub(self.head.len()));
+            let fits = bytes
+                .len()
+                .min(self.head_limit.saturating_sub(self.head.len()));
             self.head.extend_from_slice(&bytes[..fits]);
             bytes = &bytes[fits..];
         }
@@ -135,7 +143,9 @@ impl Log {
 
     /// Whether the reader has had everything so far.
     pub fn is_read(&self, reader: u32) -> bool {
-        self.cursors.iter().all(|(other, cursor)| *other != reader || *cursor >= self.total)
+        self.cursors
+            .iter()
+            .all(|(other, cursor)| *other != reader || *cursor >= self.total)
     }
 
     fn ring_start(&self) -> u64 {

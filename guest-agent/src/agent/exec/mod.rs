@@ -17,7 +17,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::SystemTime;
 
-use tine_guest_agent::exec::{DEFAULT_OUTPUT_LIMIT, ExecRequest, Record, Started, State, Usage, spell};
+use tine_guest_agent::exec::{
+    DEFAULT_OUTPUT_LIMIT, ExecRequest, Record, Started, State, Usage, spell,
+};
 use tokio::sync::Notify;
 
 use self::log::Log;
@@ -96,9 +98,19 @@ pub struct End {
 impl Exec {
     /// A command that has been accepted and not been started. `streamed`: its submitter reads it live.
     pub fn new(request: &ExecRequest, streamed: bool, held: Rc<Cell<usize>>) -> Self {
-        let default = if streamed { STREAM_KEPT } else { DEFAULT_OUTPUT_LIMIT };
+        let default = if streamed {
+            STREAM_KEPT
+        } else {
+            DEFAULT_OUTPUT_LIMIT
+        };
         let limit = request.output_limit.unwrap_or(default) as usize;
-        let log = || RefCell::new(if streamed { Log::tail(limit) } else { Log::head(limit) });
+        let log = || {
+            RefCell::new(if streamed {
+                Log::tail(limit)
+            } else {
+                Log::head(limit)
+            })
+        };
         Self {
             id: request.request_id.clone(),
             digest: request.digest(),
@@ -172,7 +184,6 @@ impl Exec {
         self.cancel.notify_one();
     }
 
-
     /// The process group's leader, while it is not reaped.
     pub fn pid(&self) -> Option<i32> {
         self.outcome.borrow().pid
@@ -195,7 +206,12 @@ impl Exec {
     pub fn started(&self) -> Option<Started> {
         let pid = self.outcome.borrow().told_pid? as u32;
         let request_id = self.id.clone();
-        Some(Started { state: State::Running, request_id, pid, ..Started::default() })
+        Some(Started {
+            state: State::Running,
+            request_id,
+            pid,
+            ..Started::default()
+        })
     }
 
     /// What is known of it now. `output`: with the bytes kept.

@@ -77,7 +77,10 @@ async fn start(
     })
     .await;
     let result = result.unwrap_or_else(|_| {
-        Err(Refusal { exit_code: 126, reason: "the agent could not start it".into() })
+        Err(Refusal {
+            exit_code: 126,
+            reason: "the agent could not start it".into(),
+        })
     });
     let pid = match result {
         Ok(pid) => pid,
@@ -90,13 +93,17 @@ async fn start(
         }
     };
     let exit = agent.reaper.started(&slot, pid);
-    let pumps = connect(agent, exec, request, ours)
-        .map_err(|error| {
-            let _ = sys::kill(-pid, libc::SIGKILL);
-            failed("cannot watch the command's streams", error)
-        })?;
+    let pumps = connect(agent, exec, request, ours).map_err(|error| {
+        let _ = sys::kill(-pid, libc::SIGKILL);
+        failed("cannot watch the command's streams", error)
+    })?;
     exec.set_started(pid, group.as_ref().map(|group| group.name().to_owned()));
-    Ok(Running { pid, exit, group, pumps })
+    Ok(Running {
+        pid,
+        exit,
+        group,
+        pumps,
+    })
 }
 
 /// Puts the agent's ends into the loop.
@@ -106,13 +113,28 @@ fn connect(
     request: &ExecRequest,
     ours: AgentSide,
 ) -> std::io::Result<Vec<Pump>> {
-    let AgentSide { stdin, stdout, stderr, terminal } = ours;
-    let terminal = terminal.map(|fd| sys::watch(fd, Interest::READABLE | Interest::WRITABLE)).transpose()?.map(Rc::new);
+    let AgentSide {
+        stdin,
+        stdout,
+        stderr,
+        terminal,
+    } = ours;
+    let terminal = terminal
+        .map(|fd| sys::watch(fd, Interest::READABLE | Interest::WRITABLE))
+        .transpose()?
+        .map(Rc::new);
     let mut pumps = Vec::new();
     let mut add = |output, fd, pipe| {
         let keep = request.background == Background::Keep;
         let store = agent.store.clone();
-        let pump = Pump { exec: exec.clone(), store, output, fd, pipe, keep };
+        let pump = Pump {
+            exec: exec.clone(),
+            store,
+            output,
+            fd,
+            pipe,
+            keep,
+        };
         tokio::task::spawn_local(pump.clone().run());
         pumps.push(pump);
     };
@@ -121,7 +143,9 @@ fn connect(
             (Some(fd), _) => {
                 add(output, Rc::new(sys::watch(fd, Interest::READABLE)?), true);
             }
-            (None, Some(terminal)) if output == Output::Stdout => add(output, terminal.clone(), false),
+            (None, Some(terminal)) if output == Output::Stdout => {
+                add(output, terminal.clone(), false)
+            }
             (None, _) => exec.with_log(output, |log| log.close()),
         }
     }
@@ -143,7 +167,12 @@ fn connect(
 impl Running {
     /// Waits for the command's end, brings it about at its limit or on request, and takes what it has written.
     async fn finish(self, agent: &Rc<Agent>, exec: &Rc<Exec>, request: &ExecRequest) -> End {
-        let Self { pid, mut exit, group, pumps } = self;
+        let Self {
+            pid,
+            mut exit,
+            group,
+            pumps,
+        } = self;
         let limit = async {
             match request.timeout_ms {
                 Some(timeout) => tokio::time::sleep(Duration::from_millis(timeout)).await,
@@ -152,19 +181,32 @@ impl Running {
         };
         let stop = match race(&mut exit, race(limit, exec.cancel.notified())).await {
             Either::Left(exit) => Err(exit),
-            Either::Right(Either::Left(())) => Ok(Stop::TimedOut(request.timeout_ms.unwrap_or_default())),
+            Either::Right(Either::Left(())) => {
+                Ok(Stop::TimedOut(request.timeout_ms.unwrap_or_default()))
+            }
             Either::Right(Either::Right(())) => Ok(Stop::Cancelled),
         };
         let (exit, stop) = match stop {
             Err(exit) => (exit, None),
             Ok(stop) => {
                 let grace = request.grace_ms.unwrap_or(DEFAULT_GRACE_MS);
-                let tree = Tree { pid, group: group.as_ref() };
-                (tree.end(agent, exit, Duration::from_millis(grace)).await, Some(stop))
+                let tree = Tree {
+                    pid,
+                    group: group.as_ref(),
+                };
+                (
+                    tree.end(agent, exit, Duration::from_millis(grace)).await,
+                    Some(stop),
+                )
             }
         };
         if stop.is_none() && request.background == Background::Kill {
-            Tree { pid, group: group.as_ref() }.kill(agent).await;
+            Tree {
+                pid,
+                group: group.as_ref(),
+            }
+            .kill(agent)
+            .await;
         }
         if request.tty.is_some() {
             let closed = async {
@@ -254,13 +296,25 @@ fn end(exit: Option<Exit>, stop: Option<Stop>) -> End {
         (None, Some(signal)) => (State::Killed, Some(by_signal(signal))),
         (None, None) => (State::Exited, None),
     };
-    let usage = exit
-        .map(|exit| Usage { cpu_us: exit.cpu_us, max_memory_bytes: exit.max_memory_bytes });
-    End { state, exit_code: exit.and_then(|exit| exit.code()), signal, reason, usage }
+    let usage = exit.map(|exit| Usage {
+        cpu_us: exit.cpu_us,
+        max_memory_bytes: exit.max_memory_bytes,
+    });
+    End {
+        state,
+        exit_code: exit.and_then(|exit| exit.code()),
+        signal,
+        reason,
+        usage,
+    }
 }
 
 /// The agent's /dev/null, which commands without input read.
 pub fn open_null() -> std::io::Result<OwnedFd> {
     let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
-    Ok(rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?)
+    Ok(rustix::fs::open(
+        "/dev/null",
+        flags,
+        rustix::fs::Mode::empty(),
+    )?)
 }

@@ -25,7 +25,11 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { records: 1024, output_bytes: 6 << 20, dropped_ids: 1 << 17 }
+        Self {
+            records: 1024,
+            output_bytes: 6 << 20,
+            dropped_ids: 1 << 17,
+        }
     }
 }
 
@@ -64,7 +68,10 @@ pub enum Admission {
 
 impl Store {
     pub fn new(limits: Limits) -> Self {
-        Self { limits, ..Self::default() }
+        Self {
+            limits,
+            ..Self::default()
+        }
     }
 
     /// Decides about a request; a new one is known from here on.
@@ -72,7 +79,11 @@ impl Store {
         let mut table = self.table.borrow_mut();
         if let Some(exec) = table.records.get(&request.request_id) {
             let same = exec.digest == request.digest();
-            return if same { Admission::Known(exec.clone()) } else { Admission::Conflict };
+            return if same {
+                Admission::Known(exec.clone())
+            } else {
+                Admission::Conflict
+            };
         }
         if table.dropped.contains(&hash(&request.request_id)) {
             return Admission::Dropped;
@@ -125,7 +136,9 @@ impl Store {
     }
 
     fn drop_oldest(&self, table: &mut Table) {
-        let Some(exec) = table.ended.pop_front() else { return };
+        let Some(exec) = table.ended.pop_front() else {
+            return;
+        };
         table.records.remove(&exec.id);
         table.dropped.insert(hash(&exec.id));
         exec.set_dropped();
@@ -145,7 +158,11 @@ mod tests {
     use tine_guest_agent::exec::State;
 
     fn request(id: &str, program: &str) -> ExecRequest {
-        ExecRequest { request_id: id.into(), argv: vec![program.into()], ..ExecRequest::default() }
+        ExecRequest {
+            request_id: id.into(),
+            argv: vec![program.into()],
+            ..ExecRequest::default()
+        }
     }
 
     fn end(store: &Store, exec: &Rc<Exec>) {
@@ -170,20 +187,34 @@ mod tests {
     fn same_id_same_request_is_known_and_another_request_conflicts() {
         let store = Store::default();
         let exec = admit(&store, "a");
-        assert!(matches!(store.admit(&request("a", "true"), true), Admission::Known(known)
-            if Rc::ptr_eq(&known, &exec)));
-        assert!(matches!(store.admit(&request("a", "false"), false), Admission::Conflict));
+        assert!(
+            matches!(store.admit(&request("a", "true"), true), Admission::Known(known)
+            if Rc::ptr_eq(&known, &exec))
+        );
+        assert!(matches!(
+            store.admit(&request("a", "false"), false),
+            Admission::Conflict
+        ));
     }
 
     #[test]
     fn dropped_ids_are_refused_and_running_ones_never_dropped() {
-        let store = Store::new(Limits { records: 2, ..Limits::default() });
+        let store = Store::new(Limits {
+            records: 2,
+            ..Limits::default()
+        });
         let a = admit(&store, "a");
         let _b = admit(&store, "b");
-        assert!(matches!(store.admit(&request("c", "true"), false), Admission::Busy));
+        assert!(matches!(
+            store.admit(&request("c", "true"), false),
+            Admission::Busy
+        ));
         end(&store, &a);
         let _c = admit(&store, "c");
-        assert!(matches!(store.admit(&request("a", "true"), false), Admission::Dropped));
+        assert!(matches!(
+            store.admit(&request("a", "true"), false),
+            Admission::Dropped
+        ));
         assert!(store.find("a").is_err());
         assert!(store.find("b").is_ok_and(|found| found.is_some()));
         assert!(store.find("never").is_ok_and(|found| found.is_none()));
@@ -191,7 +222,10 @@ mod tests {
 
     #[test]
     fn output_over_the_limit_drops_ended_records_first() {
-        let store = Store::new(Limits { output_bytes: 100, ..Limits::default() });
+        let store = Store::new(Limits {
+            output_bytes: 100,
+            ..Limits::default()
+        });
         let a = admit(&store, "a");
         a.with_log(Output::Stdout, |log| log.append(&[0; 80]));
         assert!(store.fit());
@@ -206,12 +240,22 @@ mod tests {
 
     #[test]
     fn nothing_new_once_no_more_ids_can_be_remembered() {
-        let store = Store::new(Limits { records: 1, dropped_ids: 1, ..Limits::default() });
+        let store = Store::new(Limits {
+            records: 1,
+            dropped_ids: 1,
+            ..Limits::default()
+        });
         let a = admit(&store, "a");
         end(&store, &a);
         let b = admit(&store, "b");
         end(&store, &b);
-        assert!(matches!(store.admit(&request("c", "true"), false), Admission::Exhausted));
-        assert!(matches!(store.admit(&request("b", "true"), false), Admission::Known(_)));
+        assert!(matches!(
+            store.admit(&request("c", "true"), false),
+            Admission::Exhausted
+        ));
+        assert!(matches!(
+            store.admit(&request("b", "true"), false),
+            Admission::Known(_)
+        ));
     }
 }

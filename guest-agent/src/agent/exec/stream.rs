@@ -39,7 +39,12 @@ impl<'a> Readers<'a> {
             exec.with_log(Output::Stdout, |log| log.attach(from.stdout_offset));
         let (stderr, at_stderr) =
             exec.with_log(Output::Stderr, |log| log.attach(from.stderr_offset));
-        Self { exec, stdout, stderr, offsets: [at_stdout, at_stderr] }
+        Self {
+            exec,
+            stdout,
+            stderr,
+            offsets: [at_stdout, at_stderr],
+        }
     }
 
     /// Writes frames until the final record is out.
@@ -83,7 +88,11 @@ impl<'a> Readers<'a> {
             out.truncate(start);
             return more;
         }
-        let stream = if output == Output::Stdout { Stream::Stdout } else { Stream::Stderr };
+        let stream = if output == Output::Stdout {
+            Stream::Stdout
+        } else {
+            Stream::Stderr
+        };
         out[start..start + HEADER_LEN].copy_from_slice(&frame::header(stream, count));
         self.exec.room.notify_waiters();
         more
@@ -92,8 +101,10 @@ impl<'a> Readers<'a> {
 
 impl Drop for Readers<'_> {
     fn drop(&mut self) {
-        self.exec.with_log(Output::Stdout, |log| log.detach(self.stdout));
-        self.exec.with_log(Output::Stderr, |log| log.detach(self.stderr));
+        self.exec
+            .with_log(Output::Stdout, |log| log.detach(self.stdout));
+        self.exec
+            .with_log(Output::Stderr, |log| log.detach(self.stderr));
         self.exec.room.notify_waiters();
     }
 }

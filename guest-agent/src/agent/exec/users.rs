@@ -16,7 +16,11 @@ pub struct User {
 impl User {
     /// What a command runs as when nothing is said. No file is read for it.
     pub fn root() -> Self {
-        Self { identity: None, name: "root".into(), home: "/root".into() }
+        Self {
+            identity: None,
+            name: "root".into(),
+            home: "/root".into(),
+        }
     }
 
     /// Resolves `name`, `uid` or `uid:gid` (also `name:group`). The error is a sentence.
@@ -32,10 +36,19 @@ impl User {
         let number: Option<u32> = user.parse().ok();
         let entry = lines(passwd).find_map(|line| {
             let fields: Vec<&str> = line.split(':').collect();
-            let [name, _, uid, gid, _, home, ..] = fields[..] else { return None };
+            let [name, _, uid, gid, _, home, ..] = fields[..] else {
+                return None;
+            };
             let uid: u32 = uid.parse().ok()?;
             let hit = name == user || Some(uid) == number;
-            hit.then(|| (name.to_owned(), uid, gid.parse().unwrap_or(uid), home.to_owned()))
+            hit.then(|| {
+                (
+                    name.to_owned(),
+                    uid,
+                    gid.parse().unwrap_or(uid),
+                    home.to_owned(),
+                )
+            })
         });
         let (name, uid, gid, home) = match (entry, number) {
             (Some(entry), _) => entry,
@@ -47,8 +60,12 @@ impl User {
         let mut wanted_gid = wanted_group.and_then(|wanted| wanted.parse().ok());
         for line in lines(group) {
             let fields: Vec<&str> = line.split(':').collect();
-            let [group_name, _, group_gid, members, ..] = fields[..] else { continue };
-            let Ok(group_gid) = group_gid.parse::<u32>() else { continue };
+            let [group_name, _, group_gid, members, ..] = fields[..] else {
+                continue;
+            };
+            let Ok(group_gid) = group_gid.parse::<u32>() else {
+                continue;
+            };
             if wanted_group == Some(group_name) {
                 wanted_gid = Some(group_gid);
             }
@@ -68,14 +85,19 @@ impl User {
         if !groups.contains(&gid) {
             groups.push(gid);
         }
-        Ok(Self { identity: Some(Identity { uid, gid, groups }), name, home })
+        Ok(Self {
+            identity: Some(Identity { uid, gid, groups }),
+            name,
+            home,
+        })
     }
 }
 
 /// The lines of a file; none if it is not there, and those that are not UTF-8 left out.
 fn lines(path: &str) -> impl Iterator<Item = String> {
     let file = std::fs::File::open(path).ok();
-    file.into_iter().flat_map(|file| BufReader::new(file).lines().map_while(Result::ok))
+    file.into_iter()
+        .flat_map(|file| BufReader::new(file).lines().map_while(Result::ok))
 }
 
 #[cfg(test)]
@@ -91,7 +113,11 @@ mod tests {
             "root:x:0:0:root:/root:/bin/sh\n\nbroken\nbob:x:1000:1001:,,:/home/bob:/bin/bash\n",
         )
         .unwrap();
-        std::fs::write(&group, "root:x:0:\nbob:x:1001:\ndisk:x:6:alice,bob\nx:x:no:bob\n").unwrap();
+        std::fs::write(
+            &group,
+            "root:x:0:\nbob:x:1001:\ndisk:x:6:alice,bob\nx:x:no:bob\n",
+        )
+        .unwrap();
         let user = User::resolve_in(spec, passwd.to_str().unwrap(), group.to_str().unwrap())?;
         let identity = user.identity.unwrap();
         Ok((identity.uid, identity.gid, identity.groups, user.home))
@@ -102,7 +128,10 @@ mod tests {
         let bob = (1000, 1001, vec![6, 1001], "/home/bob".to_owned());
         assert_eq!(resolve("bob"), Ok(bob.clone()));
         assert_eq!(resolve("1000"), Ok(bob));
-        assert_eq!(resolve("bob:disk"), Ok((1000, 6, vec![6], "/home/bob".into())));
+        assert_eq!(
+            resolve("bob:disk"),
+            Ok((1000, 6, vec![6], "/home/bob".into()))
+        );
         assert_eq!(resolve("77:88"), Ok((77, 88, vec![88], "/".into())));
         assert_eq!(resolve("0"), Ok((0, 0, vec![0], "/root".into())));
         assert!(resolve("eve").unwrap_err().contains("`eve`"));
