@@ -21,6 +21,8 @@ pub struct Facts {
     pub cores: usize,
     /// Load average over the last minute, at the start.
     pub load: f64,
+    /// Whether this program, and with it every monitor, has a real-time priority.
+    pub real_time: bool,
 }
 
 impl Facts {
@@ -38,15 +40,17 @@ impl Facts {
             cpu: or_unknown(cpu_name(&read("/proc/cpuinfo"))),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             load: load(&read("/proc/loadavg")),
+            real_time: real_time(&read("/proc/self/stat")),
         }
     }
 
     /// What makes figures of this run worth less.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        if self.load > self.cores as f64 / 2.0 {
+        if self.load > self.cores as f64 / 2.0 && !self.real_time {
             warnings.push(format!(
-                "the machine is busy (load {:.2} on {} cores): expect noise",
+                "the machine is busy (load {:.2} on {} cores): expect noise, \
+                 or try `chrt --fifo 1 tine-bench`",
                 self.load, self.cores
             ));
         }
@@ -63,7 +67,11 @@ impl std::fmt::Display for Facts {
             f,
             "{}, {}, Linux {}, {}, {} cores, load {:.2} at the start",
             self.date, self.kind, self.kernel, self.cpu, self.cores, self.load
-        )
+        )?;
+        match self.real_time {
+            true => f.write_str(", monitors at real-time priority"),
+            false => Ok(()),
+        }
     }
 }
 
@@ -80,6 +88,15 @@ fn cpu_name(cpuinfo: &str) -> &str {
 fn load(loadavg: &str) -> f64 {
     let first = loadavg.split_whitespace().next();
     first.and_then(|load| load.parse().ok()).unwrap_or(0.0)
+}
+
+/// Reads the scheduling policy, field 41 of proc_pid_stat(5); the second field, the program's
+/// name, ends with the last parenthesis.
+fn real_time(stat: &str) -> bool {
+    let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let policy = behind_name.split_whitespace().nth(41 - 3);
+    // SCHED_FIFO and SCHED_RR, sched(7).
+    matches!(policy, Some("1" | "2"))
 }
 
 /// Date and time of day of a number of seconds since 1970, as in "2026-11-29 18:03 UTC".
@@ -116,6 +133,13 @@ mod tests {
         assert_eq!(date(0), "1970-01-01 00:00 UTC");
         assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
         assert_eq!(date(1_764_374_399), "2025-11-28 23:59 UTC");
+    }
+
+    #[test]
+    fn a_real_time_policy_is_seen() {
+        let stat = |policy| format!("7 (a) b) S {}{policy} 0 0", "0 ".repeat(37));
+        assert!(real_time(&stat(1)) && real_time(&stat(2)));
+        assert!(!real_time(&stat(0)) && !real_time("") && !real_time("7 (a"));
     }
 
     #[test]
