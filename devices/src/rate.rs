@@ -155,6 +155,17 @@ impl RateLimiter {
         self.0.timer.as_fd()
     }
 
+    /// Whether the event announced something; takes it back if so.
+    pub fn take_due(&self) -> bool {
+        let mut buckets = lock(&self.0.buckets);
+        let due = buckets.armed.is_some_and(|at| at <= Instant::now());
+        if due {
+            buckets.armed = None;
+            self.arm(Duration::ZERO);
+        }
+        due
+    }
+
     /// Takes back what the event announced, and what it would announce.
     pub fn quiet(&self) {
         let mut buckets = lock(&self.0.buckets);

@@ -4,6 +4,7 @@ mod driver;
 mod fake;
 mod hostile;
 mod in_flight;
+mod limits;
 mod model;
 mod open;
 mod requests;

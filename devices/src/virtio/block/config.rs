@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::rate::RateLimiterConfig;
+
 /// One drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockConfig {
@@ -20,6 +22,8 @@ pub struct BlockConfig {
     pub cache: Cache,
     /// How the host reads and writes.
     pub engine: Engine,
+    /// How much the guest may ask for at most. What goes beyond waits in the queue.
+    pub rate_limiter: Option<RateLimiterConfig>,
 }
 
 impl BlockConfig {
@@ -32,6 +36,7 @@ impl BlockConfig {
             serial: None,
             cache: Cache::default(),
             engine: Engine::default(),
+            rate_limiter: None,
         }
     }
 
@@ -148,6 +153,16 @@ pub enum BlockError {
         path: PathBuf,
         /// Its size in bytes.
         size: u64,
+    },
+    /// The descriptor for all the drive's events could not be made.
+    #[error(
+        "drive {drive:?}: cannot make its events: {source}; raise the limit of open files (ulimit -n)"
+    )]
+    Events {
+        /// The drive's id.
+        drive: String,
+        /// What the host said.
+        source: io::Error,
     },
     /// The event for completions could not be made.
     #[error("drive {drive:?}: cannot make an eventfd: {source}")]

@@ -1,7 +1,10 @@
 //! The device: from the queue to the backend and back.
 
-use std::os::fd::BorrowedFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+
+use rustix::event::epoll;
 
 use virtio_bindings::virtio_blk::*;
 use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
@@ -10,6 +13,7 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 use super::disk::Disk;
 use super::plan::MAX_RANGE_SECTORS;
 use super::{Backend, BlockConfig, BlockError, BlockStats, Cache, RawFile, SECTOR, sys};
+use crate::rate::RateLimiter;
 use crate::virtio::{ActivateError, Activation, VirtQueue, VirtioDevice, read_config_bytes};
 
 /// Entries of the queue, and so the most requests in flight.
@@ -25,6 +29,11 @@ pub struct Block<B: Backend = RawFile> {
     disk: Disk<B>,
     /// There while the device is active.
     queue: Option<VirtQueue>,
+    limiter: RateLimiter,
+    /// The limiter keeps requests back in the queue.
+    limited: bool,
+    /// Readable when the backend or the limiter has something to say.
+    events: OwnedFd,
 }
 
 impl Block<RawFile> {
@@ -38,7 +47,24 @@ impl<B: Backend> Block<B> {
     /// A drive as configured over some backend, which has to agree with it on `read_only`.
     pub fn with_backend(config: &BlockConfig, backend: B) -> Result<Self, BlockError> {
         let disk = Disk::new(config, backend)?;
-        Ok(Self { disk, queue: None })
+        let failed = |source| BlockError::Events {
+            drive: config.id.clone(),
+            source,
+        };
+        let limiter = RateLimiter::new(config.rate_limiter.as_ref()).map_err(failed)?;
+        let events = join([sys::borrow(disk.backend.event()), limiter.event()]).map_err(failed)?;
+        Ok(Self {
+            disk,
+            queue: None,
+            limiter,
+            limited: false,
+            events,
+        })
+    }
+
+    /// The drive's rate limiter; a clone of it changes the limits at run time.
+    pub fn rate_limiter(&self) -> &RateLimiter {
+        &self.limiter
     }
 
     /// The drive's counters.
@@ -135,6 +161,7 @@ impl<B: Backend> VirtioDevice for Block<B> {
         };
         let disk = &mut self.disk;
         disk.stalled = false;
+        self.limited = false;
         // A bound, so that a driver that goes on adding requests does not keep this thread.
         let mut left = QUEUE_SIZE;
         queue.drain(|queue, chain| {
@@ -144,8 +171,8 @@ impl<B: Backend> VirtioDevice for Block<B> {
                 return false;
             }
             left -= 1;
-            disk.begin(queue, chain);
-            true
+            self.limited = !disk.begin(queue, chain, &self.limiter);
+            !self.limited
         });
         disk.backend.start();
         disk.complete(queue);
@@ -155,15 +182,16 @@ impl<B: Backend> VirtioDevice for Block<B> {
     }
 
     fn backend_event(&self) -> Option<BorrowedFd<'_>> {
-        Some(sys::borrow(self.disk.backend.event()))
+        Some(self.events.as_fd())
     }
 
     fn process_backend(&mut self) {
         self.disk.quiet();
+        let due = self.limiter.take_due() && self.limited;
         let Some(queue) = &mut self.queue else { return };
         self.disk.backend.start();
         self.disk.complete(queue);
-        if self.disk.stalled {
+        if self.disk.stalled || due {
             self.process_queue(0);
         }
     }
@@ -171,7 +199,20 @@ impl<B: Backend> VirtioDevice for Block<B> {
     fn reset(&mut self) {
         self.settle();
         self.disk.stalled = false;
+        self.limited = false;
+        self.limiter.quiet();
         self.disk.quiet();
         self.queue = None;
     }
+}
+
+/// One descriptor that is readable when any of the given ones is. Which one is of no
+/// interest: the device looks at both sides whenever it is called.
+fn join<const N: usize>(fds: [BorrowedFd; N]) -> io::Result<OwnedFd> {
+    let joined = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for fd in fds {
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&joined, fd, data, epoll::EventFlags::IN)?;
+    }
+    Ok(joined)
 }

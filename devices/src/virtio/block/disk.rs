@@ -11,6 +11,7 @@ use super::stats::add;
 use super::{
     Backend, BlockConfig, BlockError, BlockStats, Cache, Completion, Operation, QUEUE_SIZE, Token,
 };
+use crate::rate::RateLimiter;
 use crate::virtio::{Chain, VirtQueue};
 
 /// A drive: its backend, and the requests in flight.
@@ -96,13 +97,19 @@ impl<B: Backend> Disk<B> {
         let _ = self.backend.event().read();
     }
 
-    /// Takes a chain: answers it, or hands it to the backend. There is a free token.
-    pub fn begin(&mut self, queue: &mut VirtQueue, chain: Chain) {
+    /// Takes a chain: answers it, or hands it to the backend. There is a free token. `false`: the
+    /// limiter does not let it pass now, and it was put back.
+    pub fn begin(&mut self, queue: &mut VirtQueue, chain: Chain, limiter: &RateLimiter) -> bool {
         let head = chain.head_index();
         let Ok(request) = Request::parse(chain, queue.mem()) else {
             add(&self.stats.malformed, 1);
-            return queue.push_used(head, 0);
+            queue.push_used(head, 0);
+            return true;
         };
+        if !limiter.take(request.data_len()) {
+            queue.undo_pop();
+            return false;
+        }
         let limits = Limits {
             capacity: self.backend.capacity(),
             read_only: self.read_only,
@@ -130,6 +137,7 @@ impl<B: Backend> Disk<B> {
                 self.backend.submit(token, operation);
             }
         }
+        true
     }
 
     /// Hands back what the backend has finished.

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use virtio_bindings::virtio_blk::{VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 
 use crate::GuestMemory;
@@ -80,6 +81,15 @@ impl Request {
             out,
             room,
         })
+    }
+
+    /// How many bytes of data it moves, as it claims.
+    pub fn data_len(&self) -> u64 {
+        match self.header.as_ref().map(|header| header.kind) {
+            Some(VIRTIO_BLK_T_IN) => total(&self.room),
+            Some(VIRTIO_BLK_T_OUT) => total(&self.out),
+            _ => 0,
+        }
     }
 }
 
