@@ -104,7 +104,7 @@ pub fn encode_base64(bytes: &[u8]) -> String {
 /// The bytes of standard base64 with padding, or `None` if it is not exactly that.
 pub fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let text = text.as_bytes();
-    if text.len() % 4 != 0 {
+    if !text.len().is_multiple_of(4) {
         return None;
     }
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);

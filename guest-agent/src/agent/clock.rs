@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn days_around_leap_years() {
-        let at = |seconds| rfc3339(UNIX_EPOCH + Duration::from_millis(seconds * 1000 + 7));
+        let at = |seconds: u64| rfc3339(UNIX_EPOCH + Duration::from_millis(seconds * 1000 + 7));
         assert_eq!(at(0), "1970-01-01T00:00:00.007Z");
         assert_eq!(at(951_782_399), "2000-02-28T23:59:59.007Z");
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00.007Z");

@@ -117,24 +117,27 @@ pub fn pieces(
     response
 }
 
+/// Most bytes read and dropped of a body that is too large, so that its sender gets to see the answer.
+const MAX_DROPPED: usize = 16 << 20;
+
 /// Reads a whole body of at most `limit` bytes.
 pub async fn collect(mut body: Incoming, limit: usize) -> Result<Vec<u8>, Fault> {
-    let too_large = || {
-        Fault::new(
+    let mut bytes = Vec::new();
+    let mut seen = 0;
+    while let Some(piece) = next_piece(&mut body).await? {
+        seen += piece.len();
+        if seen <= limit {
+            bytes.extend_from_slice(&piece);
+        } else if seen > MAX_DROPPED {
+            break;
+        }
+    }
+    if seen > limit {
+        return Err(Fault::new(
             413,
             "too_large",
             format_args!("the body is above {limit} bytes"),
-        )
-    };
-    if body.size_hint().lower() > limit as u64 {
-        return Err(too_large());
-    }
-    let mut bytes = Vec::new();
-    while let Some(piece) = next_piece(&mut body).await? {
-        if bytes.len() + piece.len() > limit {
-            return Err(too_large());
-        }
-        bytes.extend_from_slice(&piece);
+        ));
     }
     Ok(bytes)
 }

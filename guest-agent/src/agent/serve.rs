@@ -47,10 +47,13 @@ pub fn run(config: Config, started_ns: u64) -> io::Result<()> {
         .thread_stack_size(THREAD_STACK)
         .thread_keep_alive(THREAD_KEPT)
         .build()?;
-    if !config.init {
-        sys::become_subreaper()?;
-    }
     let listener = listen(&config.listen)?;
+    if !config.init {
+        // What PID 1 is given by the kernel.
+        sys::become_subreaper()?;
+        sys::close_on_exec_from(3)?;
+        rustix::process::chdir("/")?;
+    }
     let agent = Rc::new(Agent {
         store: Rc::new(Store::new(config.limits)),
         reaper: Reaper::default(),

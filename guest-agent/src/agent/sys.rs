@@ -69,6 +69,12 @@ pub fn become_subreaper() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) }).map(drop)
 }
 
+/// Keeps descriptors that the agent was started with from its commands.
+pub fn close_on_exec_from(first: u32) -> io::Result<()> {
+    // SAFETY: no memory involved; a flag of descriptors is set, none is closed.
+    check(unsafe { libc::close_range(first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) }).map(drop)
+}
+
 /// Whether any child is left, ended or not.
 pub fn has_children() -> bool {
     // SAFETY: the result is plain data that lives through the call; nothing is taken.

@@ -74,14 +74,14 @@ fn gone(id: &str) -> Fault {
     Fault::new(410, "gone", message)
 }
 
-/// Waits for a command's end as `?wait` says: not given (`otherwise` decides), `0`/`false`, empty or `1`/`true`
-/// without limit, or milliseconds.
+/// Waits for a command's end as `?wait` says: empty or `true` without limit, `false` not at all, or milliseconds.
+/// `otherwise` says whether to wait when there is no such word.
 async fn wait(exec: &Exec, uri: &Uri, otherwise: bool) -> Result<(), Fault> {
     let value = query(uri, "wait");
     match value.as_deref() {
         None if !otherwise => {}
-        Some(b"0" | b"false") => {}
-        None | Some(b"" | b"1" | b"true") => exec.ended().await,
+        Some(b"false") => {}
+        None | Some(b"" | b"true") => exec.ended().await,
         Some(value) => {
             let limit = std::str::from_utf8(value)
                 .ok()
