@@ -14,4 +14,5 @@ pub mod kvm;
 pub mod layout;
 pub mod machine;
 pub mod memory;
+pub mod process;
 pub mod vcpu;

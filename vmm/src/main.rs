@@ -5,5 +5,6 @@ mod cli;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    tine::process::share_one_heap();
     cli::main()
 }

@@ -139,7 +139,11 @@ pub fn run(args: Args) -> Result<u8, RunError> {
         events,
         received,
     };
-    run.start(&mut timing)
+    let result = run.start(&mut timing);
+    // The process is the machine, and it ends here: its end releases everything at once, where
+    // taking the machine apart would wait for each thread and descriptor in turn.
+    std::mem::forget(run);
+    result
 }
 
 fn send(events: &Sender<Event>, event: Event) {
@@ -198,7 +202,7 @@ enum Waited {
 }
 
 impl Run {
-    fn start(self, timing: &mut Timing) -> Result<u8, RunError> {
+    fn start(&self, timing: &mut Timing) -> Result<u8, RunError> {
         let hellos = Hellos::listen(self.machine.vsock())
             .map_err(|err| RunError::Os("listen for the agent", err))?;
         timing.phase("monitor set-up");

@@ -4,10 +4,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use kvm_bindings::{
-    CpuId, KVM_API_VERSION, KVM_MAX_CPUID_ENTRIES, KVM_PIT_SPEAKER_DUMMY, kvm_pit_config,
-    kvm_userspace_memory_region,
-};
+use kvm_bindings::{CpuId, KVM_API_VERSION, KVM_MAX_CPUID_ENTRIES, kvm_userspace_memory_region};
 use kvm_ioctls::{Cap, IoEventAddress, Kvm, VcpuFd, VmFd};
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
@@ -58,7 +55,7 @@ const REQUIRED: [Cap; 6] = [
     Cap::Irqfd,
     Cap::UserMemory,
     Cap::ImmediateExit,
-    Cap::Pit2,
+    Cap::TscDeadlineTimer,
 ];
 
 /// An open `/dev/kvm`.
@@ -97,7 +94,10 @@ impl Host {
             .map_err(failed("tell the supported CPU features"))
     }
 
-    /// A virtual machine over `memory`, with interrupt controllers and a timer, and nothing else.
+    /// A virtual machine over `memory`, with interrupt controllers, and nothing else.
+    ///
+    /// There is no interval timer (PIT): the local APIC's deadline timer and kvm-clock do its
+    /// work, and KVM takes many milliseconds to free one when the machine ends.
     ///
     /// Memory comes first: KVM waits for readers of the slots when they change, which costs
     /// milliseconds once an interrupt controller and vCPUs are there, and nothing before.
@@ -115,12 +115,6 @@ impl Host {
             .map_err(failed("set the TSS address"))?;
         fd.create_irq_chip()
             .map_err(failed("create the interrupt controllers"))?;
-        let pit = kvm_pit_config {
-            flags: KVM_PIT_SPEAKER_DUMMY,
-            ..Default::default()
-        };
-        fd.create_pit2(pit)
-            .map_err(failed("create the interval timer"))?;
         Ok(Vm {
             fd,
             _memory: memory.clone(),
