@@ -55,10 +55,8 @@ fn processes_are_listed_and_signalled() {
     let started = live.control();
     let list = agent.call("GET", "/v1/processes", b"").value();
     let process = |command: &str| {
-        let list = list.as_array().unwrap().iter();
-        list.filter(|process| process["command"] == command)
-            .next_back()
-            .cloned()
+        let mut list = list.as_array().unwrap().iter();
+        list.rfind(|process| process["command"] == command).cloned()
     };
     let shell = process("sh -c sleep 307 & wait").unwrap();
     assert_eq!(shell["pid"], started["pid"]);

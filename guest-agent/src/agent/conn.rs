@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
+use std::sync::OnceLock;
 use std::task::{Context, Poll, ready};
 
 use hyper::rt::ReadBufCursor;
@@ -16,12 +17,23 @@ use super::sys::{self, Watched};
 const READ_CHUNK: usize = 64 * 1024;
 
 /// One connection.
-pub struct Conn(Watched);
+///
+/// The loop looks for something to read. Writing is simply tried: only when there is no room for the first time is the
+/// socket watched for that too, by a second descriptor. Being woken after each answer because there is room again would
+/// cost more than the answer's own system call.
+pub struct Conn {
+    reader: Watched,
+    writer: OnceLock<Watched>,
+}
 
 impl Conn {
     /// Takes over a non-blocking socket.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
-        sys::watch(socket, Interest::READABLE | Interest::WRITABLE).map(Self)
+        let reader = sys::watch(socket, Interest::READABLE)?;
+        Ok(Self {
+            reader,
+            writer: OnceLock::new(),
+        })
     }
 
     /// Reads what is there, at least one byte; 0 at the end.
@@ -40,22 +52,30 @@ impl Conn {
 
     /// Tells the peer that nothing more will come.
     pub fn shut_write(&self) {
-        let _ = rustix::net::shutdown(self.0.as_fd(), Shutdown::Write);
+        let _ = rustix::net::shutdown(self.reader.as_fd(), Shutdown::Write);
     }
 
     /// Waits until a connection under way is there, or says why it failed.
     pub async fn connected(&self) -> io::Result<()> {
-        drop(self.0.writable().await?);
-        match rustix::net::sockopt::socket_error(self.0.as_fd())? {
+        drop(self.writer()?.writable().await?);
+        match rustix::net::sockopt::socket_error(self.reader.as_fd())? {
             Ok(()) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
 
+    fn writer(&self) -> io::Result<&Watched> {
+        if self.writer.get().is_none() {
+            let twin = rustix::io::fcntl_dupfd_cloexec(self.reader.as_fd(), 3)?;
+            let _ = self.writer.set(sys::watch(twin, Interest::WRITABLE)?);
+        }
+        self.writer.get().ok_or_else(|| io::ErrorKind::Other.into())
+    }
+
     fn poll_recv(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
-            let mut guard = ready!(self.0.poll_read_ready(cx))?;
-            match rustix::net::recv(self.0.as_fd(), &mut *buffer, RecvFlags::empty()) {
+            let mut guard = ready!(self.reader.poll_read_ready(cx))?;
+            match rustix::net::recv(self.reader.as_fd(), &mut *buffer, RecvFlags::empty()) {
                 Ok((count, _)) => {
                     // Less than was asked for: nothing is left, so the next call need not try.
                     if count > 0 && count < buffer.len() {
@@ -72,10 +92,16 @@ impl Conn {
 
     fn poll_send(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
-            let mut guard = ready!(self.0.poll_write_ready(cx))?;
-            match rustix::net::send(self.0.as_fd(), bytes, SendFlags::NOSIGNAL) {
+            let guard = match self.writer.get() {
+                Some(writer) => Some(ready!(writer.poll_write_ready(cx))?),
+                None => None,
+            };
+            match rustix::net::send(self.reader.as_fd(), bytes, SendFlags::NOSIGNAL) {
                 Ok(count) => return Poll::Ready(Ok(count)),
-                Err(rustix::io::Errno::AGAIN) => guard.clear_ready(),
+                Err(rustix::io::Errno::AGAIN) => match guard {
+                    Some(mut guard) => guard.clear_ready(),
+                    None => drop(self.writer()?),
+                },
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Poll::Ready(Err(errno.into())),
             }
@@ -112,7 +138,7 @@ impl hyper::rt::Write for Conn {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shut_write();
+        // The connection is dropped next, which says the same.
         Poll::Ready(Ok(()))
     }
 }

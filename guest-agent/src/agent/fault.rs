@@ -10,7 +10,7 @@ use tine_guest_agent::fields::FieldError;
 #[derive(Debug)]
 pub struct Fault {
     pub status: u16,
-    pub info: ErrorInfo,
+    pub info: Box<ErrorInfo>,
 }
 
 impl Fault {
@@ -20,7 +20,10 @@ impl Fault {
             message: message.to_string(),
             ..ErrorInfo::default()
         };
-        Self { status, info }
+        Self {
+            status,
+            info: Box::new(info),
+        }
     }
 
     pub fn bad_request(message: impl Display) -> Self {
@@ -61,7 +64,7 @@ impl Fault {
     /// The body.
     pub fn json(self) -> Vec<u8> {
         // Plain data always serialises.
-        serde_json::to_vec(&ErrorBody { error: self.info }).unwrap_or_default()
+        serde_json::to_vec(&ErrorBody { error: *self.info }).unwrap_or_default()
     }
 }
 

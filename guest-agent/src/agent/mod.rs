@@ -26,7 +26,6 @@ mod sys;
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
-use std::process::ExitCode;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -54,8 +53,8 @@ struct Agent {
     run_ended: Notify,
 }
 
-/// The program.
-pub fn main() -> ExitCode {
+/// The program; returns its exit status.
+pub fn main() -> i32 {
     let started_ns = clock::monotonic_ns();
     sys::prepare();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -70,13 +69,13 @@ pub fn main() -> ExitCode {
         serve::run(config, started_ns).map_err(|error| format!("cannot serve: {error}"))
     });
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(reason) => {
             eprintln!("tine-agent: {reason}");
             if init {
                 init::give_up();
             }
-            ExitCode::FAILURE
+            1
         }
     }
 }

@@ -93,7 +93,8 @@ async fn all_gone(agent: &Rc<Agent>) {
         let ended = agent.run_ended.notified();
         let reaped = agent.reaper.reaped.notified();
         let commands = agent.store.all().iter().any(|exec| exec.is_running());
-        if !commands && !(agent.config.init && sys::has_children()) {
+        let others = agent.config.init && sys::has_children();
+        if !commands && !others {
             return;
         }
         super::race(ended, reaped).await;

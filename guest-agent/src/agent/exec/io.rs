@@ -11,7 +11,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use tine_guest_agent::exec::{ExecRequest, TtySize};
-use tokio::io::Interest;
+use tokio::io::{Interest, Ready};
 
 use super::store::Store;
 use super::{Exec, Input, Output};
@@ -62,7 +62,8 @@ pub fn open(request: &ExecRequest, null: &OwnedFd) -> io::Result<(ChildSide, Age
     }
     for (target, kept) in [(1, &mut agent.stdout), (2, &mut agent.stderr)] {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-        *kept = Some(non_blocking(reader)?);
+        // Left blocking: it is only read when there is something, see `Pump::read_once`.
+        *kept = Some(reader);
         child.give(target, writer);
     }
     Ok((child, agent))
@@ -157,7 +158,7 @@ impl Pump {
         };
         let ready = guard.ready();
         // Hung up and nothing to read: no call is needed to learn that this is the end.
-        if ready.is_read_closed() && !ready.is_readable() {
+        if (ready & Ready::READABLE).is_empty() {
             return false;
         }
         match self.take(most) {
@@ -167,6 +168,9 @@ impl Pump {
                 // All ends for writing were closed before the read, which took all there was.
                 !ready.is_read_closed()
             }
+            // There may be no more, which the next read has to find out without waiting. Few commands write so much,
+            // and the others are spared a system call for each pipe.
+            Ok(_) if self.pipe => rustix::fs::fcntl_setfl(&self.fd, OFlags::NONBLOCK).is_ok(),
             Ok(_) | Err(Errno::INTR) => true,
             Err(Errno::AGAIN) => {
                 guard.clear_ready();
@@ -201,6 +205,8 @@ impl Pump {
         if self.exec.with_log(self.output, |log| log.is_closed()) {
             return;
         }
+        // The pump may have been told of what is taken here, and must not wait for it.
+        let _ = rustix::fs::fcntl_setfl(&self.fd, OFlags::NONBLOCK);
         let mut left = rustix::io::ioctl_fionread(&self.fd).unwrap_or_default() as usize;
         while left > 0 {
             match self.take(left.min(CHUNK)) {

@@ -229,7 +229,7 @@ impl Writer {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let mut hidden = std::ffi::OsString::from(".");
         // Shortened, so that a name of the greatest length can be written too.
-        hidden.push(&name.to_string_lossy().chars().take(40).collect::<String>());
+        hidden.push(name.to_string_lossy().chars().take(40).collect::<String>());
         hidden.push(format!(".tine-{}-{number}", std::process::id()));
         let temporary = path.with_file_name(hidden);
         let file = options
