@@ -9,6 +9,7 @@ pub mod block;
 pub mod events;
 pub mod interrupt;
 pub mod mmio;
+pub mod net;
 pub mod queue;
 pub mod rng;
 pub mod vsock;

@@ -1,0 +1,12 @@
+//! The network device, driven by a fake guest.
+
+mod control;
+mod driver;
+mod fake;
+mod host;
+mod hostile;
+mod limits;
+mod model;
+mod receive;
+mod send;
+mod tap;
