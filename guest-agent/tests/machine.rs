@@ -54,12 +54,11 @@ fn processes_are_listed_and_signalled() {
     let mut live = agent.stream(&["sh", "-c", "sleep 307 & wait"], json!({}));
     let started = live.control();
     let list = agent.call("GET", "/v1/processes", b"").value();
-    let process = |command: &str| {
-        let mut list = list.as_array().unwrap().iter();
-        list.rfind(|process| process["command"] == command).cloned()
-    };
-    let shell = process("sh -c sleep 307 & wait").unwrap();
-    assert_eq!(shell["pid"], started["pid"]);
+    let mut list = list.as_array().unwrap().iter();
+    let shell = list
+        .find(|process| process["pid"] == started["pid"])
+        .unwrap();
+    assert_eq!(shell["command"], "sh -c sleep 307 & wait");
     assert_eq!(shell["request_id"], started["request_id"]);
     let path = format!("/v1/processes/{}/signal", started["pid"]);
     assert_eq!(

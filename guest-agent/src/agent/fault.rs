@@ -78,26 +78,90 @@ impl From<FieldError> for Fault {
 
 /// "No such file or directory (ENOENT)".
 pub fn describe(errno: i32) -> String {
-    let words = io::Error::from_raw_os_error(errno).to_string();
-    let words = words.split(" (os error").next().unwrap_or_default();
-    match name(errno) {
-        Some(name) => format!("{words} ({name})"),
-        None => format!("{words} (error {errno})"),
+    match (words(errno), name(errno)) {
+        (Some(words), Some(name)) => format!("{words} ({name})"),
+        _ => format!("error {errno}"),
     }
 }
 
-/// The symbol of an error number.
-pub fn name(errno: i32) -> Option<&'static str> {
-    macro_rules! names {
-        ($($name:ident)*) => {
+/// The system's errors by number, name and words: what the C library has too, with catalogues of translations.
+macro_rules! errors {
+    ($($name:ident $words:literal)*) => {
+        /// The symbol of an error number.
+        pub fn name(errno: i32) -> Option<&'static str> {
             match errno { $(libc::$name => Some(stringify!($name)),)* _ => None }
-        };
-    }
-    names! {
-        EPERM ENOENT ESRCH EINTR EIO ENXIO E2BIG ENOEXEC EBADF ECHILD EAGAIN ENOMEM EACCES EFAULT ENOTBLK EBUSY EEXIST
-        EXDEV ENODEV ENOTDIR EISDIR EINVAL ENFILE EMFILE ENOTTY ETXTBSY EFBIG ENOSPC ESPIPE EROFS EMLINK EPIPE EDOM
-        ERANGE EDEADLK ENAMETOOLONG ENOLCK ENOSYS ENOTEMPTY ELOOP ENODATA EOVERFLOW EILSEQ ENOTSOCK EMSGSIZE EPROTO
-        EOPNOTSUPP EADDRINUSE EADDRNOTAVAIL ENETDOWN ENETUNREACH ECONNABORTED ECONNRESET ENOBUFS EISCONN ENOTCONN
-        ETIMEDOUT ECONNREFUSED EHOSTUNREACH EALREADY EINPROGRESS ESTALE EDQUOT ECANCELED
-    }
+        }
+
+        /// An error number in words.
+        pub fn words(errno: i32) -> Option<&'static str> {
+            match errno { $(libc::$name => Some($words),)* _ => None }
+        }
+    };
+}
+
+errors! {
+    EPERM "Operation not permitted"
+    ENOENT "No such file or directory"
+    ESRCH "No such process"
+    EINTR "Interrupted system call"
+    EIO "Input/output error"
+    ENXIO "No such device or address"
+    E2BIG "Argument list too long"
+    ENOEXEC "Exec format error"
+    EBADF "Bad file descriptor"
+    ECHILD "No child processes"
+    EAGAIN "Resource temporarily unavailable"
+    ENOMEM "Cannot allocate memory"
+    EACCES "Permission denied"
+    EFAULT "Bad address"
+    ENOTBLK "Block device required"
+    EBUSY "Device or resource busy"
+    EEXIST "File exists"
+    EXDEV "Invalid cross-device link"
+    ENODEV "No such device"
+    ENOTDIR "Not a directory"
+    EISDIR "Is a directory"
+    EINVAL "Invalid argument"
+    ENFILE "Too many open files in system"
+    EMFILE "Too many open files"
+    ENOTTY "Inappropriate ioctl for device"
+    ETXTBSY "Text file busy"
+    EFBIG "File too large"
+    ENOSPC "No space left on device"
+    ESPIPE "Illegal seek"
+    EROFS "Read-only file system"
+    EMLINK "Too many links"
+    EPIPE "Broken pipe"
+    ERANGE "Numerical result out of range"
+    EDEADLK "Resource deadlock avoided"
+    ENAMETOOLONG "File name too long"
+    ENOLCK "No locks available"
+    ENOSYS "Function not implemented"
+    ENOTEMPTY "Directory not empty"
+    ELOOP "Too many levels of symbolic links"
+    ENODATA "No data available"
+    EPROTO "Protocol error"
+    EOVERFLOW "Value too large for defined data type"
+    EILSEQ "Invalid or incomplete multibyte or wide character"
+    ELIBBAD "Accessing a corrupted shared library"
+    ENOTSOCK "Socket operation on non-socket"
+    EMSGSIZE "Message too long"
+    EOPNOTSUPP "Operation not supported"
+    EAFNOSUPPORT "Address family not supported by protocol"
+    EADDRINUSE "Address already in use"
+    EADDRNOTAVAIL "Cannot assign requested address"
+    ENETDOWN "Network is down"
+    ENETUNREACH "Network is unreachable"
+    ECONNABORTED "Software caused connection abort"
+    ECONNRESET "Connection reset by peer"
+    ENOBUFS "No buffer space available"
+    ENOTCONN "Transport endpoint is not connected"
+    ETIMEDOUT "Connection timed out"
+    ECONNREFUSED "Connection refused"
+    EHOSTUNREACH "No route to host"
+    EALREADY "Operation already in progress"
+    EINPROGRESS "Operation now in progress"
+    ESTALE "Stale file handle"
+    EDQUOT "Disk quota exceeded"
+    ECANCELED "Operation canceled"
 }

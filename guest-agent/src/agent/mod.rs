@@ -21,6 +21,8 @@ mod root;
 mod routes;
 mod serve;
 mod shutdown;
+#[cfg(all(feature = "slim", small, not(test)))]
+mod slim;
 mod sys;
 
 use std::cell::Cell;

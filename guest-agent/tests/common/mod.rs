@@ -51,7 +51,9 @@ impl Agent {
         if let Some(cgroup) = &cgroup {
             std::fs::create_dir(cgroup).unwrap();
         }
-        let child = Command::new(env!("CARGO_BIN_EXE_tine-agent"))
+        // Another build of it, such as the one for the guest, can be put to the same tests.
+        let agent = std::env::var("TINE_AGENT_UNDER_TEST");
+        let child = Command::new(agent.as_deref().unwrap_or(env!("CARGO_BIN_EXE_tine-agent")))
             .args([
                 "--listen",
                 &format!("unix:{}", dir.path().join("agent").display()),
