@@ -5,6 +5,7 @@
 //! on reset. A device processes its queues when told to by [`events::DeviceEvents`], on the
 //! thread of the event loop; it never waits there for a slow file.
 
+pub mod balloon;
 pub mod block;
 pub mod events;
 pub mod interrupt;
