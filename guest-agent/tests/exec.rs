@@ -326,3 +326,11 @@ fn nothing_of_the_agent_leaks_into_a_command() {
         assert_eq!(set & 0x7fff_ffff, 0, "{name} {set:x}");
     }
 }
+
+#[test]
+fn a_limit_of_nothing_ends_the_command_before_it_has_begun() {
+    let agent = Agent::start();
+    let record = agent.exec(&["sleep", "300"], json!({ "timeout_ms": 0, "grace_ms": 0 }));
+    assert_eq!(record["state"], "timed_out");
+    assert_eq!(agent.zombies(), 0);
+}

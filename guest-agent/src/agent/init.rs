@@ -69,7 +69,10 @@ pub fn prepare() -> Result<Config, String> {
     } else {
         // The initramfs is memory already.
         let _ = rustix::fs::mkdir("/run", Mode::from_raw_mode(0o755));
-        let _ = rustix::fs::mkdir("/tmp", Mode::from_raw_mode(0o1777));
+        let everybody = Mode::from_raw_mode(0o1777);
+        if rustix::fs::mkdir("/tmp", everybody) == Err(Errno::EXIST) {
+            let _ = rustix::fs::chmod("/tmp", everybody);
+        }
     }
     if read_only {
         wish(

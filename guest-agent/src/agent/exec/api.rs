@@ -7,6 +7,7 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, Uri};
 use tine_guest_agent::STREAM_UPGRADE;
 use tine_guest_agent::exec::{AttachRequest, ExecRequest};
+use tine_guest_agent::fields::FieldError;
 use tine_guest_agent::status::SignalRequest;
 
 use super::store::Admission;
@@ -100,6 +101,11 @@ async fn submit(agent: Rc<Agent>, mut request: Request<Incoming>) -> Reply {
     let (parts, incoming) = request.into_parts();
     let bytes = http::collect(incoming, tine_guest_agent::MAX_JSON_BODY).await?;
     let wanted = ExecRequest::from_json(&bytes)?;
+    let waits = query(&parts.uri, "wait").as_deref() != Some(b"false");
+    if wanted.stdin && !streamed && waits {
+        let message = "needs a stream, or `?wait=false` and a later attach";
+        return Err(FieldError::new("stdin", message).into());
+    }
     if agent.shutdown.get().is_some() {
         return Err(Fault::conflict("the machine is shutting down"));
     }

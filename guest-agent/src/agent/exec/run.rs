@@ -2,11 +2,13 @@
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tine_guest_agent::exec::{Background, DEFAULT_GRACE_MS, ExecRequest, State, Usage};
 use tokio::io::Interest;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::io::{self, AgentSide, Pump};
 use super::launch::{Refusal, launch};
@@ -23,8 +25,9 @@ const KILL_LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs an admitted command. Its end is told through the record.
 pub async fn run(agent: Rc<Agent>, exec: Rc<Exec>, request: ExecRequest) {
-    let end = match start(&agent, &exec, &request).await {
-        Ok(running) => running.finish(&agent, &exec, &request).await,
+    let limit = Limit::of(&request);
+    let end = match start(&agent, &exec, &request, &limit).await {
+        Ok(running) => running.finish(&agent, &exec, &request, &limit).await,
         Err(refusal) => End {
             state: State::Failed,
             exit_code: Some(refusal.exit_code),
@@ -45,6 +48,8 @@ struct Running {
     exit: oneshot::Receiver<Exit>,
     group: Option<Group>,
     pumps: Vec<Pump>,
+    /// It was to be ended before it had begun.
+    stop: Option<Stop>,
 }
 
 /// Why a command was ended before its own end.
@@ -53,10 +58,41 @@ enum Stop {
     Cancelled,
 }
 
+/// When a command's time is up, counted from its acceptance.
+struct Limit {
+    timeout_ms: u64,
+    deadline: Option<Instant>,
+}
+
+impl Limit {
+    fn of(request: &ExecRequest) -> Self {
+        let after = |timeout| Instant::now().checked_add(Duration::from_millis(timeout));
+        Self {
+            timeout_ms: request.timeout_ms.unwrap_or_default(),
+            deadline: request.timeout_ms.and_then(after),
+        }
+    }
+
+    /// Waits for a reason to end the command.
+    async fn reached(&self, exec: &Exec) -> Stop {
+        let time = async {
+            match self.deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        match race(time, exec.cancel.notified()).await {
+            Either::Left(()) => Stop::TimedOut(self.timeout_ms),
+            Either::Right(()) => Stop::Cancelled,
+        }
+    }
+}
+
 async fn start(
     agent: &Rc<Agent>,
     exec: &Rc<Exec>,
     request: &ExecRequest,
+    limit: &Limit,
 ) -> Result<Running, Refusal> {
     let failed = |what: &str, error: std::io::Error| Refusal {
         exit_code: 126,
@@ -70,12 +106,22 @@ async fn start(
     let born = slot.clone();
     // A clone of the request moves to the thread; large ones cost a copy, which is cheaper than sharing every small one.
     let wanted = request.clone();
-    let result = tokio::task::spawn_blocking(move || {
+    let mut launching = tokio::task::spawn_blocking(move || {
         let result = launch(&wanted, child.stdio, cgroup, &born);
         drop(child);
         result
-    })
-    .await;
+    });
+    let (result, stop) = match race(&mut launching, limit.reached(exec)).await {
+        Either::Left(result) => (result, None),
+        Either::Right(stop) => {
+            // The program's file may be on a file system that does not answer: the child waits there and can be killed.
+            let born = slot.load(Ordering::Relaxed);
+            if born > 0 {
+                let _ = sys::kill(born, libc::SIGKILL);
+            }
+            (launching.await, Some(stop))
+        }
+    };
     let result = result.unwrap_or_else(|_| {
         Err(Refusal {
             exit_code: 126,
@@ -93,16 +139,23 @@ async fn start(
         }
     };
     let exit = agent.reaper.started(&slot, pid);
-    let pumps = connect(agent, exec, request, ours).map_err(|error| {
-        let _ = sys::kill(-pid, libc::SIGKILL);
-        failed("cannot watch the command's streams", error)
-    })?;
+    let pumps = match connect(agent, exec, request, ours) {
+        Ok(pumps) => pumps,
+        Err(error) => {
+            let _ = sys::kill(-pid, libc::SIGKILL);
+            if let Some(group) = group {
+                agent.cgroups.release(group);
+            }
+            return Err(failed("cannot watch the command's streams", error));
+        }
+    };
     exec.set_started(pid, group.as_ref().map(|group| group.name().to_owned()));
     Ok(Running {
         pid,
         exit,
         group,
         pumps,
+        stop,
     })
 }
 
@@ -166,25 +219,26 @@ fn connect(
 
 impl Running {
     /// Waits for the command's end, brings it about at its limit or on request, and takes what it has written.
-    async fn finish(self, agent: &Rc<Agent>, exec: &Rc<Exec>, request: &ExecRequest) -> End {
+    async fn finish(
+        self,
+        agent: &Rc<Agent>,
+        exec: &Rc<Exec>,
+        request: &ExecRequest,
+        limit: &Limit,
+    ) -> End {
         let Self {
             pid,
             mut exit,
             group,
             pumps,
+            stop,
         } = self;
-        let limit = async {
-            match request.timeout_ms {
-                Some(timeout) => tokio::time::sleep(Duration::from_millis(timeout)).await,
-                None => std::future::pending().await,
-            }
-        };
-        let stop = match race(&mut exit, race(limit, exec.cancel.notified())).await {
-            Either::Left(exit) => Err(exit),
-            Either::Right(Either::Left(())) => {
-                Ok(Stop::TimedOut(request.timeout_ms.unwrap_or_default()))
-            }
-            Either::Right(Either::Right(())) => Ok(Stop::Cancelled),
+        let stop = match stop {
+            Some(stop) => Ok(stop),
+            None => match race(&mut exit, limit.reached(exec)).await {
+                Either::Left(exit) => Err(exit),
+                Either::Right(stop) => Ok(stop),
+            },
         };
         let (exit, stop) = match stop {
             Err(exit) => (exit, None),
