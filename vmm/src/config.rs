@@ -40,6 +40,8 @@ pub struct MachineConfig {
     pub console: ConsoleConfig,
     /// The socket device.
     pub vsock: VsockConfig,
+    /// There is a device that a guest tells the end of its boot to, and the log says when.
+    pub boot_timer: bool,
 }
 
 impl MachineConfig {
@@ -63,6 +65,7 @@ impl MachineConfig {
                 guest_cid: Self::DEFAULT_CID,
                 uds_path: None,
             },
+            boot_timer: false,
         }
     }
 

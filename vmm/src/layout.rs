@@ -43,6 +43,8 @@ pub const HIGH_MEMORY_START: u64 = 0x10_0000;
 
 /// The hole in RAM below 4 GiB for memory-mapped devices.
 pub const MMIO_GAP: Range<u64> = 0xc000_0000..0x1_0000_0000;
+/// Where a guest that has booted writes a byte, if it is asked to.
+pub const BOOT_TIMER: u64 = 0xc000_0000;
 /// virtio-mmio register blocks, one after another.
 pub const VIRTIO_MMIO: u64 = 0xd000_0000;
 /// The I/O APIC.

@@ -16,6 +16,8 @@ use tine_devices::virtio::rng::Rng;
 use tine_devices::virtio::vsock::Vsock;
 use tine_devices::virtio::{Interrupt, VirtioDevice};
 
+use super::boot_timer::{BOOT_TIMER_LEN, BootTimer};
+use super::drives::Drive;
 use super::event_loop::EventLoop;
 use super::{Machine, MachineError};
 use crate::arch::x86_64::acpi::{self, MmioDevice};
@@ -48,8 +50,11 @@ impl Machine {
 
         let mut devices = Devices::new(&vm, &memory);
         let console_tail = devices.add_legacy(config, &on_end)?;
-        for drive in drives {
-            devices.add_virtio(Box::new(drive))?;
+        let mut drive_handles = Vec::with_capacity(drives.len());
+        for (block, drive) in drives.into_iter().zip(&config.drives) {
+            let (stats, limiter) = (block.stats().clone(), block.rate_limiter().clone());
+            let transport = devices.add_virtio(Box::new(block))?;
+            drive_handles.push(Drive::new(&drive.id, stats, limiter, transport));
         }
         let (vsock_device, vsock) = Vsock::new(&config.vsock)?;
         devices.add_virtio(Box::new(vsock_device))?;
@@ -68,6 +73,7 @@ impl Machine {
             events: Some(events),
             vsock,
             console_tail,
+            drives: drive_handles,
             _vm: vm,
         };
         for (index, fd) in (0..).zip(vcpus) {
@@ -147,10 +153,19 @@ impl<'a> Devices<'a> {
         self.buses
             .ports
             .insert(port, SLEEP_PORTS, Arc::new(Mutex::new(sleep)))?;
+        if config.boot_timer {
+            let timer = Arc::new(Mutex::new(BootTimer::start()));
+            self.buses
+                .mmio
+                .insert(layout::BOOT_TIMER, BOOT_TIMER_LEN, timer)?;
+        }
         Ok(tail)
     }
 
-    fn add_virtio(&mut self, device: Box<dyn VirtioDevice>) -> Result<(), MachineError> {
+    fn add_virtio(
+        &mut self,
+        device: Box<dyn VirtioDevice>,
+    ) -> Result<Arc<Mutex<MmioTransport>>, MachineError> {
         let slot = self.places.len();
         let place = MmioDevice {
             addr: layout::VIRTIO_MMIO + slot as u64 * MMIO_LEN,
@@ -166,9 +181,11 @@ impl<'a> Devices<'a> {
         let transport = Arc::new(Mutex::new(transport));
         self.subscribers
             .push(Box::new(DeviceEvents::new(transport.clone())));
-        self.buses.mmio.insert(place.addr, MMIO_LEN, transport)?;
+        self.buses
+            .mmio
+            .insert(place.addr, MMIO_LEN, transport.clone())?;
         self.places.push(place);
-        Ok(())
+        Ok(transport)
     }
 }
 

@@ -1,6 +1,8 @@
 //! A machine: its parts, their threads, and their end.
 
 mod assemble;
+mod boot_timer;
+mod drives;
 mod event_loop;
 
 use std::io;
@@ -20,6 +22,8 @@ use crate::console::ConsoleTail;
 use crate::kvm::{KvmError, Vm};
 use crate::memory::MemoryError;
 use crate::vcpu::{VcpuThread, Wish};
+use drives::Drive;
+pub use drives::DriveError;
 use event_loop::EventLoop;
 
 /// Virtio devices that every machine has: vsock and rng.
@@ -94,6 +98,7 @@ pub struct Machine {
     events: Option<EventLoop>,
     vsock: VsockHandle,
     console_tail: ConsoleTail,
+    drives: Vec<Drive>,
     _vm: Vm,
 }
 
