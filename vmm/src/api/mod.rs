@@ -51,7 +51,16 @@ pub struct Server {
 
 impl Server {
     /// Serves `socket` on a thread of its own.
-    pub fn spawn(mut socket: Socket, handle: Handle, max_body: usize) -> std_io::Result<Self> {
+    pub fn spawn(socket: Socket, handle: Handle, max_body: usize) -> std_io::Result<Self> {
+        Self::spawn_with(socket, handle, proxy::over_vsock(), max_body)
+    }
+
+    fn spawn_with(
+        mut socket: Socket,
+        handle: Handle,
+        dial: proxy::Dial,
+        max_body: usize,
+    ) -> std_io::Result<Self> {
         let listener = socket.take_listener()?;
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -61,7 +70,7 @@ impl Server {
             .build()?;
         let thread = thread::Builder::new()
             .name("api".to_owned())
-            .spawn(move || serve::run(&runtime, listener, handle, max_body, stopped))?;
+            .spawn(move || serve::run(&runtime, listener, handle, dial, max_body, stopped))?;
         Ok(Self {
             stop,
             thread,
@@ -77,3 +86,6 @@ impl Server {
         drop(self.socket);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,7 +23,7 @@ use super::body::Body;
 use super::connections::{Connections, Slot};
 use super::fault::{Fault, Shape};
 use super::io::Io;
-use super::proxy::Proxy;
+use super::proxy::{Dial, Proxy};
 use super::{MAX_HEAD, MAX_HEADERS, routes, warnings};
 use crate::control::Handle;
 use crate::logger::{self, Level};
@@ -52,12 +52,13 @@ pub fn run(
     runtime: &Runtime,
     listener: StdListener,
     handle: Handle,
+    dial: Dial,
     max_body: usize,
     stopped: oneshot::Receiver<()>,
 ) {
     let connections = Connections::new(handle.clone());
     let app = Rc::new(App {
-        proxy: Proxy::new(handle.clone()),
+        proxy: Proxy::new(handle.clone(), dial),
         handle,
         max_body,
     });

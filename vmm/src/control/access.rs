@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use serde::Serialize;
+use tine_devices::virtio::balloon::BalloonHandle;
 use tine_devices::virtio::block::BlockStats;
+use tine_devices::virtio::net::{NetHandle, NetStats};
 use tine_devices::virtio::vsock::VsockHandle;
 
 use crate::console::ConsoleTail;
@@ -20,6 +22,10 @@ pub struct Access {
     pub console: ConsoleTail,
     /// The drives' counters, by id.
     pub drives: Vec<(String, Arc<BlockStats>)>,
+    /// The network interfaces, by id.
+    pub interfaces: Vec<(String, NetHandle)>,
+    /// The memory balloon.
+    pub balloon: Option<BalloonHandle>,
 }
 
 impl Access {
@@ -29,6 +35,8 @@ impl Access {
             vsock: machine.vsock().clone(),
             console: machine.console_tail().clone(),
             drives: machine.drive_stats(),
+            interfaces: machine.interfaces().to_vec(),
+            balloon: machine.balloon().cloned(),
         }
     }
 }
@@ -54,17 +62,22 @@ pub struct Figures {
 impl Figures {
     /// The figures of now.
     pub fn now(access: Option<&Access>) -> Self {
-        let sum = |of: fn(&BlockStats) -> u64| -> u64 {
+        let disk = |of: fn(&BlockStats) -> u64| -> u64 {
             let drives = access.map(|access| access.drives.as_slice());
             drives.unwrap_or_default().iter().map(|d| of(&d.1)).sum()
+        };
+        let network = |of: fn(&NetStats) -> u64| -> u64 {
+            let nets = access.map(|access| access.interfaces.as_slice());
+            let nets = nets.unwrap_or_default().iter();
+            nets.map(|net| of(net.1.stats())).sum()
         };
         Self {
             cpu_us: cpu_time().as_micros() as u64,
             memory_bytes: resident_memory(),
-            disk_read_bytes: sum(|stats| stats.read_bytes.load(Relaxed)),
-            disk_written_bytes: sum(|stats| stats.written_bytes.load(Relaxed)),
-            network_received_bytes: 0,
-            network_sent_bytes: 0,
+            disk_read_bytes: disk(|stats| stats.read_bytes.load(Relaxed)),
+            disk_written_bytes: disk(|stats| stats.written_bytes.load(Relaxed)),
+            network_received_bytes: network(|stats| stats.rx_bytes.load(Relaxed)),
+            network_sent_bytes: network(|stats| stats.tx_bytes.load(Relaxed)),
         }
     }
 }

@@ -461,11 +461,10 @@ impl Controller {
 /// The line of the guest's console that tells of a kernel panic.
 fn panic_line(machine: &Machine) -> Option<String> {
     let lines = machine.console_tail().lines(200);
-    let line = lines.iter().rev().find_map(|line| {
+    lines.iter().rev().find_map(|line| {
         let at = line.find("Kernel panic")?;
         Some(line[at..].chars().take(200).collect())
-    });
-    line
+    })
 }
 
 /// Waits for the agent on a thread of its own, which lives as long as the process.

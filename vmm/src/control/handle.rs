@@ -237,6 +237,12 @@ impl Handle {
         }
     }
 
+    /// Publishes a state that no machine has.
+    #[cfg(test)]
+    pub(crate) fn pretend(&self, state: State, reason: Option<String>) {
+        self.0.go(state, reason);
+    }
+
     /// The process has been asked to end.
     pub fn signal(&self, number: i32) {
         self.0.tell(Command::Signal(number));

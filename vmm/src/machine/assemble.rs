@@ -9,9 +9,11 @@ use tine_devices::irq::IrqLine;
 use tine_devices::legacy::i8042::{I8042, I8042_PORT, I8042_PORTS};
 use tine_devices::legacy::power::{SLEEP_PORTS, SleepRegisters};
 use tine_devices::legacy::serial::{COM1_PORT, COM1_PORTS, Serial};
+use tine_devices::virtio::balloon::{Balloon, MappedMemory};
 use tine_devices::virtio::block::Block;
 use tine_devices::virtio::events::DeviceEvents;
 use tine_devices::virtio::mmio::{MMIO_LEN, MmioTransport, QUEUE_NOTIFY};
+use tine_devices::virtio::net::Net;
 use tine_devices::virtio::rng::Rng;
 use tine_devices::virtio::vsock::Vsock;
 use tine_devices::virtio::{Interrupt, VirtioDevice};
@@ -45,6 +47,7 @@ impl Machine {
         let host = Host::open()?;
         check_vcpus(&host, config.vcpus)?;
         let drives = open_drives(config)?;
+        let nets = open_interfaces(config)?;
         let memory = MachineMemory::create(config.memory)?;
         let vm = host.create_vm(&memory)?;
 
@@ -55,6 +58,17 @@ impl Machine {
             let (stats, limiter) = (block.stats().clone(), block.rate_limiter().clone());
             let transport = devices.add_virtio(Box::new(block))?;
             drive_handles.push(Drive::new(&drive.id, stats, limiter, transport));
+        }
+        let mut interfaces = Vec::with_capacity(nets.len());
+        for (net, interface) in nets.into_iter().zip(&config.interfaces) {
+            interfaces.push((interface.id.clone(), net.handle()));
+            devices.add_virtio(Box::new(net))?;
+        }
+        let mut balloon = None;
+        if let Some(config) = &config.balloon {
+            let device = Balloon::new(config, Arc::new(MappedMemory::new()))?;
+            balloon = Some(device.handle());
+            devices.add_virtio(Box::new(device))?;
         }
         let (vsock_device, vsock) = Vsock::new(&config.vsock)?;
         devices.add_virtio(Box::new(vsock_device))?;
@@ -74,6 +88,8 @@ impl Machine {
             vsock,
             console_tail,
             drives: drive_handles,
+            interfaces,
+            balloon,
             _vm: vm,
         };
         for (index, fd) in (0..).zip(vcpus) {
@@ -97,6 +113,14 @@ fn open_drives(config: &MachineConfig) -> Result<Vec<Block>, MachineError> {
         .drives
         .iter()
         .map(|drive| Ok(Block::open(drive)?))
+        .collect()
+}
+
+fn open_interfaces(config: &MachineConfig) -> Result<Vec<Net>, MachineError> {
+    config
+        .interfaces
+        .iter()
+        .map(|interface| Ok(Net::open(interface.device())?))
         .collect()
 }
 

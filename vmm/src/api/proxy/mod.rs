@@ -9,12 +9,18 @@ mod headers;
 mod pool;
 mod tunnel;
 
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
 use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
+use tine_guest_agent::AGENT_PORT;
 
 use self::pool::Pool;
 use super::body::Body;
@@ -24,18 +30,34 @@ use crate::control::{Handle, State, Status};
 /// How long the agent may take for the head of an answer, where it does not wait for a command.
 const HEAD_TIME: Duration = Duration::from_secs(30);
 
+/// How long a broken connection is taken for the first sign of the machine's end.
+const AFTERMATH: Duration = Duration::from_millis(50);
+
+/// Makes a connection to the agent.
+pub type Dial = Box<dyn Fn(&Status) -> io::Result<UnixStream> + Send>;
+
+/// Over the machine's vsock, inside this process.
+pub fn over_vsock() -> Dial {
+    Box::new(|status| match &status.access {
+        Some(access) => access.vsock.connect(AGENT_PORT),
+        None => Err(io::ErrorKind::NotConnected.into()),
+    })
+}
+
 /// The way to the agent.
 pub struct Proxy {
     handle: Handle,
+    dial: Dial,
     pool: Rc<Pool>,
     tunnels: tunnel::Tunnels,
 }
 
 impl Proxy {
     /// A way to the agent of a machine, which need not be there yet.
-    pub fn new(handle: Handle) -> Self {
+    pub fn new(handle: Handle, dial: Dial) -> Self {
         Self {
             handle,
+            dial,
             pool: Rc::default(),
             tunnels: tunnel::Tunnels::default(),
         }
@@ -43,13 +65,8 @@ impl Proxy {
 
     /// Passes a request on, and the answer back.
     pub async fn pass(&self, mut request: Request<Incoming>, route: &str) -> Reply {
-        let vsock = self.handle.look(|status| match status.state {
-            State::Running | State::Snapshotting => {
-                let access = status.access.as_ref();
-                access
-                    .map(|access| access.vsock.clone())
-                    .ok_or(Fault::state(status.state, "there is no machine"))
-            }
+        self.handle.look(|status| match status.state {
+            State::Running | State::Snapshotting => Ok(()),
             _ => Err(not_running(status)),
         })?;
         self.handle.counters().proxied.fetch_add(1, Relaxed);
@@ -62,7 +79,7 @@ impl Proxy {
         let waits = may_wait(route, request.uri().query());
         let request = headers::to_agent(request, upgrade);
         let answered = async {
-            let answer = self.pool.send(&vsock, request);
+            let answer = self.pool.send(|| self.handle.look(&self.dial), request);
             match waits {
                 true => answer.await,
                 false => match tokio::time::timeout(HEAD_TIME, answer).await {
@@ -94,27 +111,26 @@ impl Proxy {
         answered: impl Future<Output = Result<Response<Incoming>, Fault>>,
     ) -> Result<Response<Incoming>, Fault> {
         let mut watch = self.handle.watch();
-        let over = async {
+        let mut over = pin!(async {
             match watch.wait_for(|status| status.state.is_over()).await {
                 Ok(status) => ended(&status),
                 Err(_) => Fault::new(503, "ending", "the machine's process is ending"),
             }
-        };
-        let (mut answered, mut over) = (std::pin::pin!(answered), std::pin::pin!(over));
-        let result = std::future::poll_fn(|cx| {
-            if let std::task::Poll::Ready(fault) = over.as_mut().poll(cx) {
-                return std::task::Poll::Ready(Err(fault));
-            }
-            answered.as_mut().poll(cx)
-        })
-        .await;
-        // A connection that breaks is how the guest's end is seen first; how it ended says more.
-        match result {
-            Err(fault) => {
-                let over = tokio::time::timeout(Duration::from_millis(50), over).await;
-                Err(over.unwrap_or(fault))
-            }
-            answer => answer,
+        });
+        let mut answered = pin!(answered);
+        let first = poll_fn(|cx| match over.as_mut().poll(cx) {
+            Poll::Ready(fault) => Poll::Ready(Err(fault)),
+            Poll::Pending => answered.as_mut().poll(cx).map(Ok),
+        });
+        match first.await {
+            Err(over) => Err(over),
+            Ok(Ok(answer)) => Ok(answer),
+            // A connection that breaks is how the guest's end is seen first; how it ended says
+            // more.
+            Ok(Err(fault)) => match tokio::time::timeout(AFTERMATH, over).await {
+                Ok(over) => Err(over),
+                Err(_) => Err(fault),
+            },
         }
     }
 }

@@ -2,13 +2,13 @@
 //! calls.
 
 use std::cell::RefCell;
+use std::io;
+use std::os::unix::net::UnixStream as StdStream;
 use std::rc::Rc;
 
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper::{Request, Response};
-use tine_devices::virtio::vsock::VsockHandle;
-use tine_guest_agent::AGENT_PORT;
 use tokio::net::UnixStream;
 use tokio::task::spawn_local;
 
@@ -31,13 +31,13 @@ impl Pool {
     /// Sends a request and returns the answer, its body still to come.
     pub async fn send(
         self: &Rc<Self>,
-        vsock: &VsockHandle,
+        dial: impl Fn() -> io::Result<StdStream>,
         mut request: Request<Body>,
     ) -> Result<Response<Incoming>, Fault> {
         loop {
             let (mut connection, fresh) = match self.take() {
                 Some(connection) => (connection, false),
-                None => (connect(vsock).await?, true),
+                None => (connect(dial()).await?, true),
             };
             match connection.try_send_request(request).await {
                 Ok(answer) => {
@@ -72,15 +72,15 @@ impl Pool {
     }
 }
 
-async fn connect(vsock: &VsockHandle) -> Result<SendRequest<Body>, Fault> {
-    let unreachable = |err: std::io::Error| {
+async fn connect(dialled: io::Result<StdStream>) -> Result<SendRequest<Body>, Fault> {
+    let unreachable = |err: io::Error| {
         Fault::new(
             502,
             "agent_unreachable",
             format_args!("cannot reach the guest's agent: {err}"),
         )
     };
-    let stream = vsock.connect(AGENT_PORT).map_err(unreachable)?;
+    let stream = dialled.map_err(unreachable)?;
     stream.set_nonblocking(true).map_err(unreachable)?;
     let stream = UnixStream::from_std(stream).map_err(unreachable)?;
     let (sender, connection) = Builder::new()

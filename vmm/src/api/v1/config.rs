@@ -4,13 +4,16 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use tine_devices::rate::RateLimiterConfig;
+use tine_devices::virtio::balloon::BalloonConfig;
+use tine_devices::virtio::net::MacAddr;
 use tine_guest_agent::fields::{FieldError, Fields};
 
 use crate::api::fault::{Fault, Reply, done, json};
 use crate::api::routes::Call;
 use crate::config::{ConsoleConfig, MachineConfig};
 use crate::control::settings::{
-    BootSource, CacheType, Change, Drive, IoEngine, MachineSettings, Settings, Vsock,
+    BootSource, CacheType, Change, Drive, Interface, IoEngine, MachineSettings, Settings, Vsock,
 };
 
 /// A machine.
@@ -22,8 +25,27 @@ struct Config {
     initrd: Option<PathBuf>,
     cmdline: String,
     drives: Vec<DriveConfig>,
+    network: Vec<InterfaceConfig>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    balloon: Option<BalloonConfig>,
     console: String,
     vsock: VsockConfig,
+}
+
+/// A network interface.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InterfaceConfig {
+    id: String,
+    tap: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mac: Option<MacAddr>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mtu: Option<u16>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rx_rate_limiter: Option<RateLimiterConfig>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tx_rate_limiter: Option<RateLimiterConfig>,
 }
 
 /// A drive.
@@ -46,7 +68,7 @@ struct DriveConfig {
     #[serde(default)]
     engine: Engine,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    rate_limiter: Option<tine_devices::rate::RateLimiterConfig>,
+    rate_limiter: Option<RateLimiterConfig>,
 }
 
 fn writeback() -> Cache {
@@ -106,6 +128,8 @@ impl Config {
             initrd: fields.optional("initrd")?,
             cmdline: fields.optional("cmdline")?.unwrap_or_default(),
             drives: fields.optional("drives")?.unwrap_or_default(),
+            network: fields.optional("network")?.unwrap_or_default(),
+            balloon: fields.optional("balloon")?,
             console: fields
                 .optional("console")?
                 .unwrap_or_else(|| "none".to_owned()),
@@ -141,6 +165,8 @@ impl Config {
             }),
             machine,
             drives: self.drives.into_iter().map(DriveConfig::into).collect(),
+            interfaces: self.network.into_iter().map(Interface::from).collect(),
+            balloon: self.balloon,
             vsock: Some(Vsock {
                 guest_cid: self.vsock.guest_cid,
                 uds_path: self.vsock.uds_path,
@@ -170,6 +196,32 @@ impl From<DriveConfig> for Drive {
             },
             socket: None,
             serial: drive.serial,
+        }
+    }
+}
+
+impl From<InterfaceConfig> for Interface {
+    fn from(interface: InterfaceConfig) -> Self {
+        Self {
+            iface_id: interface.id,
+            host_dev_name: interface.tap,
+            guest_mac: interface.mac,
+            mtu: interface.mtu,
+            rx_rate_limiter: interface.rx_rate_limiter,
+            tx_rate_limiter: interface.tx_rate_limiter,
+        }
+    }
+}
+
+impl From<&Interface> for InterfaceConfig {
+    fn from(interface: &Interface) -> Self {
+        Self {
+            id: interface.iface_id.clone(),
+            tap: interface.host_dev_name.clone(),
+            mac: interface.guest_mac,
+            mtu: interface.mtu,
+            rx_rate_limiter: interface.rx_rate_limiter,
+            tx_rate_limiter: interface.tx_rate_limiter,
         }
     }
 }
@@ -208,6 +260,12 @@ impl From<&Settings> for Config {
                 .and_then(|source| source.boot_args.clone())
                 .unwrap_or_default(),
             drives: settings.drives.iter().map(DriveConfig::from).collect(),
+            network: settings
+                .interfaces
+                .iter()
+                .map(InterfaceConfig::from)
+                .collect(),
+            balloon: settings.balloon,
             console: match settings.console() {
                 ConsoleConfig::None => "none".to_owned(),
                 ConsoleConfig::Stdout => "stdout".to_owned(),

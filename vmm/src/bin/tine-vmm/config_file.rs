@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::Value;
 use tine::control::StartPlan;
 use tine::control::settings::{
-    BootSource, Change, Drive, Entropy, LoggerSettings, MachineSettings, MetricsSettings, Serial,
-    Vsock,
+    BootSource, Change, Drive, Entropy, Interface, LoggerSettings, MachineSettings,
+    MetricsSettings, Serial, Vsock, balloon,
 };
 use tine_guest_agent::fields::{FieldError, Fields};
 
@@ -54,6 +54,10 @@ fn fill(plan: &mut StartPlan, mut fields: Fields) -> Result<(), String> {
         let vsock = Vsock::from_fields(fields).map_err(|err| named("vsock", err))?;
         changes.push(Change::Vsock(vsock));
     }
+    if let Some(fields) = section("balloon")? {
+        let balloon = balloon(fields).map_err(|err| named("balloon", err))?;
+        changes.push(Change::Balloon(balloon));
+    }
     if let Some(fields) = section("entropy")? {
         let entropy = Entropy::from_fields(fields).map_err(|err| named("entropy", err))?;
         changes.push(Change::Entropy(entropy));
@@ -76,10 +80,24 @@ fn fill(plan: &mut StartPlan, mut fields: Fields) -> Result<(), String> {
         let drive = Drive::from_fields(id, part("drives", &value)?);
         changes.push(Change::Drive(drive.map_err(|err| named("drives", err))?));
     }
-    // An exported configuration names what there is none of.
-    for name in ["network-interfaces", "pmem"] {
-        let list: Option<Vec<Value>> = fields.optional(name).map_err(|err| err.to_string())?;
-        if list.is_some_and(|list| !list.is_empty()) {
+    let interfaces: Option<Vec<Value>> = fields
+        .optional("network-interfaces")
+        .map_err(|err| err.to_string())?;
+    for value in interfaces.unwrap_or_default() {
+        let id = value["iface_id"].as_str().unwrap_or_default();
+        let interface = Interface::from_fields(id, part("network-interfaces", &value)?);
+        changes.push(Change::Interface(
+            interface.map_err(|err| named("network-interfaces", err))?,
+        ));
+    }
+    // An exported configuration names what there is none of, as null or as an empty list.
+    let pmem: Option<Vec<Value>> = fields.optional("pmem").map_err(|err| err.to_string())?;
+    if pmem.is_some_and(|list| !list.is_empty()) {
+        return Err("section `pmem` is not supported".to_owned());
+    }
+    for name in ["cpu-config", "memory-hotplug", "mmds-config"] {
+        let value: Option<Value> = fields.optional(name).map_err(|err| err.to_string())?;
+        if value.is_some() {
             return Err(format!("section `{name}` is not supported by this version"));
         }
     }

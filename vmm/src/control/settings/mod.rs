@@ -1,17 +1,22 @@
 //! How a machine is to be, as requests say it before it starts: inert data, in the shapes of the
 //! known API, and from them the one [`MachineConfig`] that a machine is assembled from.
 
+mod balloon;
 mod boot;
 mod drive;
+mod interface;
 mod machine;
 mod outputs;
 mod vsock;
 
 use serde::Serialize;
+use tine_devices::virtio::balloon::BalloonConfig;
 use tine_devices::virtio::vsock::VsockConfig;
 
+pub use balloon::balloon;
 pub use boot::BootSource;
 pub use drive::{CacheType, Drive, DrivePatch, IoEngine};
+pub use interface::{Interface, InterfacePatch};
 pub use machine::{HugePages, MachinePatch, MachineSettings};
 pub use outputs::{Entropy, LoggerSettings, MetricsSettings, Serial};
 pub use vsock::Vsock;
@@ -27,6 +32,10 @@ pub struct Settings {
     pub machine: MachineSettings,
     /// Drives, the root drive first.
     pub drives: Vec<Drive>,
+    /// Network interfaces.
+    pub interfaces: Vec<Interface>,
+    /// The memory balloon.
+    pub balloon: Option<BalloonConfig>,
     /// The socket device's way for other processes.
     pub vsock: Option<Vsock>,
     /// The entropy device.
@@ -54,6 +63,10 @@ pub enum Change {
     MachinePatch(MachinePatch),
     /// Adds or replaces a drive.
     Drive(Drive),
+    /// Adds or replaces an interface.
+    Interface(Interface),
+    /// Sets the balloon.
+    Balloon(BalloonConfig),
     /// Sets the socket device's path.
     Vsock(Vsock),
     /// Sets the entropy device.
@@ -86,14 +99,21 @@ impl Settings {
             }
             Change::Machine(machine) => {
                 machine.check()?;
+                balloon::fits(self.balloon.as_ref(), &machine)?;
                 self.machine = machine;
             }
             Change::MachinePatch(patch) => {
                 let machine = self.machine.patched(patch);
                 machine.check()?;
+                balloon::fits(self.balloon.as_ref(), &machine)?;
                 self.machine = machine;
             }
             Change::Drive(drive) => self.insert_drive(drive)?,
+            Change::Interface(interface) => self.insert_interface(interface)?,
+            Change::Balloon(balloon) => {
+                balloon::fits(Some(&balloon), &self.machine)?;
+                self.balloon = Some(balloon);
+            }
             Change::Vsock(vsock) => {
                 vsock.check()?;
                 self.vsock = Some(vsock);
@@ -116,6 +136,12 @@ impl Settings {
                 next.apply(Change::Machine(whole.machine))?;
                 for drive in whole.drives {
                     next.insert_drive(drive)?;
+                }
+                for interface in whole.interfaces {
+                    next.insert_interface(interface)?;
+                }
+                if let Some(balloon) = whole.balloon {
+                    next.apply(Change::Balloon(balloon))?;
                 }
                 if let Some(vsock) = whole.vsock {
                     next.apply(Change::Vsock(vsock))?;
@@ -151,6 +177,25 @@ impl Settings {
         Ok(())
     }
 
+    fn insert_interface(&mut self, interface: Interface) -> Result<(), BadSettings> {
+        let same = |other: &Interface| other.iface_id == interface.iface_id;
+        let taken = |other: &&Interface| {
+            let mac = other.guest_mac.is_some() && other.guest_mac == interface.guest_mac;
+            !same(other) && (mac || other.host_dev_name == interface.host_dev_name)
+        };
+        if let Some(other) = self.interfaces.iter().find(taken) {
+            return Err(BadSettings::new(format_args!(
+                "interface {:?} has the same MAC address or host device",
+                other.iface_id
+            )));
+        }
+        match self.interfaces.iter().position(same) {
+            Some(at) => self.interfaces[at] = interface,
+            None => self.interfaces.push(interface),
+        }
+        Ok(())
+    }
+
     /// The configuration of the machine to assemble.
     pub fn machine_config(&self) -> Result<MachineConfig, BadSettings> {
         let source = self
@@ -163,6 +208,8 @@ impl Settings {
         config.memory = self.machine.memory();
         config.boot_timer = self.boot_timer;
         config.drives = self.drives.iter().map(Drive::block_config).collect();
+        config.interfaces = self.interfaces.iter().map(Interface::config).collect();
+        config.balloon = self.balloon;
         let root = self.drives.first().filter(|drive| drive.is_root_device);
         config.cmdline = source.words(root.map(Drive::root_words).as_deref());
         // An initrd may hold the agent, which goes by its own word; to others it means nothing.
@@ -196,7 +243,7 @@ impl Settings {
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct FullConfig<'a> {
-    balloon: Option<()>,
+    balloon: Option<&'a BalloonConfig>,
     drives: &'a [Drive],
     boot_source: std::borrow::Cow<'a, BootSource>,
     cpu_config: Option<()>,
@@ -204,7 +251,7 @@ pub struct FullConfig<'a> {
     machine_config: &'a MachineSettings,
     metrics: Option<&'a MetricsSettings>,
     mmds_config: Option<()>,
-    network_interfaces: [(); 0],
+    network_interfaces: &'a [Interface],
     vsock: Option<&'a Vsock>,
     entropy: Option<&'a Entropy>,
     pmem: [(); 0],
@@ -216,7 +263,7 @@ impl<'a> From<&'a Settings> for FullConfig<'a> {
         use std::borrow::Cow;
         let source = settings.boot_source.as_ref();
         Self {
-            balloon: None,
+            balloon: settings.balloon.as_ref(),
             drives: &settings.drives,
             boot_source: source.map_or_else(|| Cow::Owned(BootSource::default()), Cow::Borrowed),
             cpu_config: None,
@@ -224,7 +271,7 @@ impl<'a> From<&'a Settings> for FullConfig<'a> {
             machine_config: &settings.machine,
             metrics: settings.metrics.as_ref(),
             mmds_config: None,
-            network_interfaces: [],
+            network_interfaces: &settings.interfaces,
             vsock: settings.vsock.as_ref(),
             entropy: settings.entropy.as_ref(),
             pmem: [],
