@@ -9,4 +9,5 @@ mod limits;
 mod model;
 mod receive;
 mod send;
+mod settle;
 mod tap;
