@@ -1,7 +1,7 @@
 //! The known API's devices that have handles of their own at run time: network interfaces and the
 //! balloon. And what is not there yet: read and checked like all else, then refused by name.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tine_devices::virtio::balloon::{BalloonError, BalloonHandle};
 use tine_guest_agent::fields::FieldError;
 
@@ -174,5 +174,17 @@ pub async fn create_snapshot(call: Call) -> Reply {
 pub async fn load_snapshot(call: Call) -> Reply {
     let mut fields = call.fields()?;
     let _: String = fields.required("snapshot_path")?;
+    let file: Option<String> = fields.optional("mem_file_path")?;
+    let backend: Option<Value> = fields.optional("mem_backend")?;
+    for name in ["enable_diff_snapshots", "track_dirty_pages", "resume_vm"] {
+        let _: Option<bool> = fields.optional(name)?;
+    }
+    let _: Option<Vec<Value>> = fields.optional("network_overrides")?;
+    let _: Option<Value> = fields.optional("vsock_override")?;
+    fields.finish()?;
+    if file.is_some() == backend.is_some() {
+        let words = "one of `mem_backend` and `mem_file_path` has to be there";
+        return Err(FieldError::new("mem_backend", words).into());
+    }
     missing("a snapshot")
 }
