@@ -207,6 +207,9 @@ impl Controller {
 
     fn record(&mut self, event: &str, reason: Option<&str>) {
         self.metered = Instant::now();
+        if !self.recorder.is_on() {
+            return;
+        }
         let figures = Handle(self.shared.clone()).figures();
         self.recorder.record(event, reason, figures, None);
     }
