@@ -137,3 +137,21 @@ fn a_reset_forgets_who_waited() {
     guest.driver.reset();
     assert!(!guest.driver.run_backend(60));
 }
+
+#[test]
+fn a_frame_that_finds_no_room_on_the_cable_is_charged_once() {
+    let limited = NetConfig {
+        tx_rate_limiter: Some(frames(1, HOUR)),
+        ..config()
+    };
+    let mut guest = Guest::configured(&limited, 0);
+    guest.cable.fail_send(Some(libc::EAGAIN));
+    guest.send(b"only");
+    assert!(guest.cable.sent().is_empty());
+    guest.cable.fail_send(None);
+    guest.settle();
+    assert_eq!(guest.cable.sent(), [framed(b"only")]);
+    guest.send(b"another");
+    guest.settle();
+    assert!(guest.cable.sent().is_empty());
+}

@@ -1,6 +1,7 @@
 //! The network device, driven by a fake guest.
 
 mod control;
+mod detour;
 mod driver;
 mod fake;
 mod host;
