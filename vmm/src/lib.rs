@@ -6,6 +6,7 @@
 pub mod agent;
 pub mod arch;
 pub mod boot;
+pub mod client;
 pub mod config;
 pub mod console;
 pub mod host;

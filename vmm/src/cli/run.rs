@@ -27,7 +27,7 @@ const STATUS_TIMED_OUT: u8 = 124;
 /// How much of the console is shown when a guest ends unasked.
 const CONSOLE_LINES: usize = 12;
 
-/// Boot a machine, run a command in it, and remove it.
+/// Boot a machine, run a command in it, and remove it
 #[derive(clap::Args)]
 #[command(after_help = "\
 Without a COMMAND the machine runs until its guest ends by itself.
