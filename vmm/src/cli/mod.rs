@@ -4,6 +4,7 @@
 //! ran out; 1 when Tine itself could not do what was asked; 2 when the words made no sense.
 
 mod attach;
+mod cp;
 mod exec;
 mod exit;
 mod failure;
@@ -37,6 +38,7 @@ enum Command {
     Run(run::Args),
     Exec(exec::Args),
     Attach(attach::Args),
+    Cp(cp::Args),
     Forward(forward::Args),
 }
 
@@ -47,6 +49,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(args).map_err(Failure::from),
         Command::Exec(args) => in_runtime(exec::exec(args)),
         Command::Attach(args) => in_runtime(attach::attach(args)),
+        Command::Cp(args) => in_runtime(cp::cp(args)),
         Command::Forward(args) => in_runtime(forward::forward(args)),
     };
     match result {

@@ -148,7 +148,7 @@ async fn feed(mut stdin: Stdin, raw: bool) {
 }
 
 /// Standard input, piece by piece, until its end.
-fn read_stdin() -> mpsc::Receiver<Vec<u8>> {
+pub fn read_stdin() -> mpsc::Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel(1);
     // A thread of its own, as files and terminals cannot be waited for in the same way. It ends
     // with the input or with the process.
