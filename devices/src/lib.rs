@@ -13,6 +13,7 @@
 pub mod bus;
 pub mod irq;
 pub mod legacy;
+pub mod mmds;
 pub mod rate;
 pub mod virtio;
 

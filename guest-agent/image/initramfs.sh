@@ -12,6 +12,7 @@ build_initramfs() {
   busybox=$(command -v busybox)
   key=$(cat "$agent" "$busybox" "$here"/{cpio,initramfs}.sh | digest)
   if [[ ! -e $images/initramfs-$key.cpio ]]; then
+    ldd "$busybox" >/dev/null 2>&1 && die "$busybox is not static; install it with: apt-get install busybox-static"
     locked initramfs
     write_initramfs "$agent" "$busybox" >"$images/.initramfs-$key.cpio"
     mv "$images/.initramfs-$key.cpio" "$images/initramfs-$key.cpio"

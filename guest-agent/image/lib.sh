@@ -24,7 +24,7 @@ need() {
   ((${#tools[@]} == 0)) && return
   local list
   printf -v list '%s, ' "${tools[@]}"
-  die "missing ${list%, }; install with: apt-get install $(printf '%s\n' "${packages[@]}" | sort -u | paste -sd' ')"
+  die "missing ${list%, }; install them with: apt-get install $(printf '%s\n' "${packages[@]}" | sort -u | paste -sd' ')"
 }
 
 # digest: the name of a result, from its inputs on standard input.

@@ -39,26 +39,33 @@ impl fmt::Display for FieldError {
 
 impl std::error::Error for FieldError {}
 
-/// The fields of one object that have not been taken yet.
+/// The fields of one object that have not been taken yet, and the names of those that were asked for.
 #[derive(Debug)]
-pub struct Fields(Map<String, Value>);
+pub struct Fields {
+    left: Map<String, Value>,
+    known: Vec<String>,
+}
 
 impl Fields {
     /// Parses a body that must be one JSON object. An empty body counts as `{}`.
     pub fn parse(body: &[u8]) -> Result<Self, FieldError> {
-        if body.is_empty() {
-            return Ok(Self(Map::new()));
-        }
-        let value = serde_json::from_slice(body).map_err(|error| FieldError::new("", error))?;
+        let value = match body {
+            [] => Value::Object(Map::new()),
+            body => serde_json::from_slice(body).map_err(|error| FieldError::new("", error))?,
+        };
         match value {
-            Value::Object(map) => Ok(Self(map)),
+            Value::Object(left) => Ok(Self {
+                left,
+                known: Vec::new(),
+            }),
             _ => Err(FieldError::new("", "must be a JSON object")),
         }
     }
 
     /// Takes a field that may be missing or null.
     pub fn optional<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, FieldError> {
-        match self.0.remove(name) {
+        self.known.push(name.to_owned());
+        match self.left.remove(name) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => serde_json::from_value(value)
                 .map(Some)
@@ -72,10 +79,16 @@ impl Fields {
             .ok_or_else(|| FieldError::new(name, "is missing"))
     }
 
-    /// Ends the reading: whatever is left is unknown.
+    /// Ends the reading: whatever is left is unknown, and the error says what is known.
     pub fn finish(self) -> Result<(), FieldError> {
-        match self.0.keys().next() {
-            Some(name) => Err(FieldError::new(name, "is not known")),
+        match self.left.keys().next() {
+            Some(name) => {
+                let known = self.known.join("`, `");
+                Err(FieldError::new(
+                    name,
+                    format_args!("is not known; there are `{known}`"),
+                ))
+            }
             None => Ok(()),
         }
     }

@@ -14,6 +14,7 @@ use tine_guest_agent::error::ErrorBody;
 use tine_guest_agent::exec::{ExecRequest, Record, State};
 use tine_guest_agent::frame::{self, Decoder, Stream};
 use tine_guest_agent::hello::{Hello, MAX_HELLO};
+use tine_guest_agent::status::{ShutdownAction, ShutdownRequest};
 use tine_guest_agent::{AGENT_PORT, HELLO_PORT, MAX_JSON_BODY, PROTOCOL_VERSION, STREAM_UPGRADE};
 
 /// Most bytes of an answer's head.
@@ -129,11 +130,20 @@ impl Agent {
         result
     }
 
+    /// Asks the guest to switch itself off in good order, see [`Self::shut_down`].
+    pub fn power_off(&self) -> Result<(), AgentError> {
+        self.shut_down(ShutdownAction::Poweroff)
+    }
+
     /// Asks the guest to end in good order: processes ended, file systems written. The machine
     /// ends by itself soon after.
-    pub fn power_off(&self) -> Result<(), AgentError> {
-        let body = br#"{"action":"poweroff"}"#;
-        let mut call = Call::send(&self.vsock, "POST", "/v1/shutdown", None, body)?;
+    pub fn shut_down(&self, action: ShutdownAction) -> Result<(), AgentError> {
+        let request = ShutdownRequest {
+            action,
+            grace_ms: None,
+        };
+        let body = serde_json::to_vec(&request).map_err(|err| protocol(err.to_string()))?;
+        let mut call = Call::send(&self.vsock, "POST", "/v1/shutdown", None, &body)?;
         match call.head.status {
             200..=299 => Ok(()),
             status => Err(refused(status, &call.body()?)),

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
+use tine_devices::rate::RateLimiterConfig;
+use tine_devices::virtio::balloon::BalloonConfig;
 use tine_devices::virtio::block::BlockConfig;
+use tine_devices::virtio::net::{MacAddr, NetConfig, TapSource};
 use tine_devices::virtio::vsock::VsockConfig;
 
 use crate::layout;
@@ -17,6 +20,35 @@ pub enum ConsoleConfig {
     Stdout,
     /// To a file, which is created or truncated.
     File(PathBuf),
+}
+
+/// A network interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InterfaceConfig {
+    /// Its name among the machine's.
+    pub id: String,
+    /// The TAP device of the host.
+    pub tap: String,
+    /// The guest's address; it makes one up when not given.
+    pub guest_mac: Option<MacAddr>,
+    /// The largest packet that the guest should send.
+    pub mtu: Option<u16>,
+    /// Limits of what the guest receives.
+    pub rx_rate_limiter: Option<RateLimiterConfig>,
+    /// Limits of what the guest sends.
+    pub tx_rate_limiter: Option<RateLimiterConfig>,
+}
+
+impl InterfaceConfig {
+    /// What the device is made from.
+    pub(crate) fn device(&self) -> NetConfig {
+        let mut config = NetConfig::new(&self.id, TapSource::Name(self.tap.clone()));
+        config.guest_mac = self.guest_mac;
+        config.mtu = self.mtu;
+        config.rx_rate_limiter = self.rx_rate_limiter;
+        config.tx_rate_limiter = self.tx_rate_limiter;
+        config
+    }
 }
 
 /// A machine.
@@ -38,8 +70,14 @@ pub struct MachineConfig {
     pub root_drive: Option<usize>,
     /// The console.
     pub console: ConsoleConfig,
+    /// Network interfaces, in the order in which the guest finds them.
+    pub interfaces: Vec<InterfaceConfig>,
+    /// The memory balloon.
+    pub balloon: Option<BalloonConfig>,
     /// The socket device.
     pub vsock: VsockConfig,
+    /// There is a device that a guest tells the end of its boot to, and the log says when.
+    pub boot_timer: bool,
 }
 
 impl MachineConfig {
@@ -59,10 +97,13 @@ impl MachineConfig {
             drives: Vec::new(),
             root_drive: None,
             console: ConsoleConfig::default(),
+            interfaces: Vec::new(),
+            balloon: None,
             vsock: VsockConfig {
                 guest_cid: Self::DEFAULT_CID,
                 uds_path: None,
             },
+            boot_timer: false,
         }
     }
 
@@ -78,7 +119,15 @@ impl MachineConfig {
         if self.vcpus == 0 || self.vcpus > layout::MAX_VCPUS {
             return Err(ConfigError::Vcpus { count: self.vcpus });
         }
-        let most = layout::VIRTIO_GSIS.len() - crate::machine::BUILT_IN_DEVICES;
+        let others = self.interfaces.len() + usize::from(self.balloon.is_some());
+        let places = layout::VIRTIO_GSIS.len() - crate::machine::BUILT_IN_DEVICES;
+        let most = places.saturating_sub(others);
+        if others > places {
+            return Err(ConfigError::Devices {
+                count: others,
+                most: places,
+            });
+        }
         if self.drives.len() > most {
             return Err(ConfigError::Drives {
                 count: self.drives.len(),
@@ -110,6 +159,14 @@ pub enum ConfigError {
     Vcpus {
         /// What was asked for.
         count: u8,
+    },
+    /// More other devices than there are interrupts for.
+    #[error("a machine cannot have {count} interfaces and balloons: give {most} at most")]
+    Devices {
+        /// How many were given.
+        count: usize,
+        /// How many can be had.
+        most: usize,
     },
     /// More drives than there are interrupts for.
     #[error("a machine cannot have {count} drives: give {most} at most")]

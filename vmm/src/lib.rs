@@ -4,16 +4,22 @@
 //! [`machine::Machine::assemble`] makes it, [`agent::Agent`] runs commands in its guest.
 
 pub mod agent;
+pub mod api;
 pub mod arch;
 pub mod boot;
+pub mod clock;
 pub mod client;
 pub mod config;
 pub mod console;
+pub mod control;
 pub mod host;
 pub mod image;
 pub mod kvm;
 pub mod layout;
+pub mod logger;
 pub mod machine;
 pub mod memory;
 pub mod process;
+pub mod signals;
+pub mod usage;
 pub mod vcpu;

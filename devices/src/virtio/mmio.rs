@@ -110,6 +110,11 @@ impl MmioTransport {
         self.device.process_backend();
     }
 
+    /// Tells the driver that the configuration space has changed.
+    pub fn config_changed(&self) {
+        self.interrupt.config_changed();
+    }
+
     /// The device, for what the machine changes at run time.
     pub fn device_mut(&mut self) -> &mut dyn VirtioDevice {
         self.device.as_mut()

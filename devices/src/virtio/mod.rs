@@ -15,6 +15,7 @@ pub mod queue;
 pub mod rng;
 pub mod vsock;
 
+use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -43,8 +44,9 @@ pub struct Activation {
 #[error("cannot start the device: {0}")]
 pub struct ActivateError(pub String);
 
-/// A virtio device behind a transport.
-pub trait VirtioDevice: Send {
+/// A virtio device behind a transport. Its own type can be asked for, by whoever changes a device
+/// of a running machine.
+pub trait VirtioDevice: Any + Send {
     /// The device type (specification section 5).
     fn device_type(&self) -> u32;
 

@@ -13,8 +13,9 @@ use tokio::io::Interest;
 
 use super::sys::{self, Watched};
 
-/// Bytes read at once for hyper: a file's upload comes in pieces of this size.
-const READ_CHUNK: usize = 64 * 1024;
+/// Bytes read at once for hyper: what an ordinary request needs, and what a file's upload comes in.
+const SMALL_READ: usize = 8 * 1024;
+const LARGE_READ: usize = 64 * 1024;
 
 /// One connection.
 ///
@@ -90,6 +91,19 @@ impl Conn {
         }
     }
 
+    /// By way of the stack: a copy costs less than the system calls that a smaller buffer would add.
+    fn recv_into<const MOST: usize>(
+        &self,
+        cx: &mut Context<'_>,
+        mut cursor: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut buffer = [0; MOST];
+        let room = cursor.remaining().min(MOST);
+        let count = ready!(self.poll_recv(cx, &mut buffer[..room]))?;
+        cursor.put_slice(&buffer[..count]);
+        Poll::Ready(Ok(()))
+    }
+
     fn poll_send(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             let guard = match self.writer.get() {
@@ -113,14 +127,15 @@ impl hyper::rt::Read for Conn {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        mut cursor: ReadBufCursor<'_>,
+        cursor: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        // By way of the stack: a copy costs less than the system call that a smaller buffer would add.
-        let mut buffer = [0; READ_CHUNK];
-        let room = cursor.remaining().min(READ_CHUNK);
-        let count = ready!(self.poll_recv(cx, &mut buffer[..room]))?;
-        cursor.put_slice(&buffer[..count]);
-        Poll::Ready(Ok(()))
+        // Hyper asks for more at once when much is coming. Pages of the stack that small requests do not need are not
+        // touched for them.
+        if cursor.remaining() <= SMALL_READ {
+            self.recv_into::<SMALL_READ>(cx, cursor)
+        } else {
+            self.recv_into::<LARGE_READ>(cx, cursor)
+        }
     }
 }
 

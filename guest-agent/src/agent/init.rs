@@ -49,10 +49,8 @@ pub fn prepare() -> Result<Config, String> {
         "/dev/pts",
     );
     let scratch = MountFlags::NOSUID | MountFlags::NODEV;
-    wish(
-        mount_on("tmpfs", "/dev/shm", "tmpfs", scratch, "mode=1777"),
-        "/dev/shm",
-    );
+    // A directory is enough, as /dev is a tmpfs itself; another mount would cost as much as reading the command line.
+    let _ = rustix::fs::mkdir("/dev/shm", Mode::from_raw_mode(0o1777));
     for (link, target) in [
         ("fd", "fd"),
         ("stdin", "fd/0"),
@@ -95,7 +93,15 @@ pub fn prepare() -> Result<Config, String> {
 
 /// Ends a machine whose agent cannot serve. The reason is on the console.
 pub fn give_up() {
-    let _ = reboot(RebootCommand::PowerOff);
+    // The words may be what is wrong, so they are only searched for the one that matters here.
+    let reset = read_small("/proc/cmdline")
+        .split_ascii_whitespace()
+        .any(|word| word == "tine.off=reset");
+    let _ = reboot(if reset {
+        RebootCommand::Restart
+    } else {
+        RebootCommand::PowerOff
+    });
     // Only reached without the right to: the kernel then says what happens when PID 1 ends.
 }
 

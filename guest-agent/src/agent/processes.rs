@@ -13,13 +13,15 @@ const TICKS: u64 = 100;
 /// Most bytes of a command line that are told.
 const MAX_COMMAND: usize = 4096;
 
-/// All processes, with the command that each belongs to where that is known.
-pub fn list(agent: &Agent) -> Vec<Process> {
+/// All processes, with the command that each belongs to where that is known. Read on a thread of its own: the command
+/// line of a process that is stuck in the kernel may be waited for.
+pub async fn list(agent: &Agent) -> Vec<Process> {
     let groups: HashMap<String, String> = (agent.store.all().iter())
         .filter(|exec| exec.is_running())
         .filter_map(|exec| Some((exec.group()?, exec.id.clone())))
         .collect();
-    pids().filter_map(|pid| process(pid, &groups)).collect()
+    let read = move || pids().filter_map(|pid| process(pid, &groups)).collect();
+    tokio::task::spawn_blocking(read).await.unwrap_or_default()
 }
 
 fn process(pid: i32, groups: &HashMap<String, String>) -> Option<Process> {

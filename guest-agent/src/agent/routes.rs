@@ -40,7 +40,7 @@ pub async fn answer(agent: Rc<Agent>, request: Request<Incoming>) -> Reply {
 async fn processes_area(agent: Rc<Agent>, request: Request<Incoming>, rest: &str) -> Reply {
     if rest.is_empty() {
         only(&request, &Method::GET)?;
-        return http::json(200, &processes::list(&agent));
+        return http::json(200, &processes::list(&agent).await);
     }
     let path = request.uri().path();
     let pid = rest.strip_suffix("/signal").ok_or_else(|| unknown(path))?;

@@ -9,13 +9,17 @@ use tine_devices::irq::IrqLine;
 use tine_devices::legacy::i8042::{I8042, I8042_PORT, I8042_PORTS};
 use tine_devices::legacy::power::{SLEEP_PORTS, SleepRegisters};
 use tine_devices::legacy::serial::{COM1_PORT, COM1_PORTS, Serial};
+use tine_devices::virtio::balloon::{Balloon, MappedMemory};
 use tine_devices::virtio::block::Block;
 use tine_devices::virtio::events::DeviceEvents;
 use tine_devices::virtio::mmio::{MMIO_LEN, MmioTransport, QUEUE_NOTIFY};
+use tine_devices::virtio::net::Net;
 use tine_devices::virtio::rng::Rng;
 use tine_devices::virtio::vsock::Vsock;
 use tine_devices::virtio::{Interrupt, VirtioDevice};
 
+use super::boot_timer::{BOOT_TIMER_LEN, BootTimer};
+use super::drives::Drive;
 use super::event_loop::EventLoop;
 use super::{Machine, MachineError};
 use crate::arch::x86_64::acpi::{self, MmioDevice};
@@ -43,13 +47,28 @@ impl Machine {
         let host = Host::open()?;
         check_vcpus(&host, config.vcpus)?;
         let drives = open_drives(config)?;
+        let nets = open_interfaces(config)?;
         let memory = MachineMemory::create(config.memory)?;
         let vm = host.create_vm(&memory)?;
 
         let mut devices = Devices::new(&vm, &memory);
         let console_tail = devices.add_legacy(config, &on_end)?;
-        for drive in drives {
-            devices.add_virtio(Box::new(drive))?;
+        let mut drive_handles = Vec::with_capacity(drives.len());
+        for (block, drive) in drives.into_iter().zip(&config.drives) {
+            let (stats, limiter) = (block.stats().clone(), block.rate_limiter().clone());
+            let transport = devices.add_virtio(Box::new(block))?;
+            drive_handles.push(Drive::new(&drive.id, stats, limiter, transport));
+        }
+        let mut interfaces = Vec::with_capacity(nets.len());
+        for (net, interface) in nets.into_iter().zip(&config.interfaces) {
+            interfaces.push((interface.id.clone(), net.handle()));
+            devices.add_virtio(Box::new(net))?;
+        }
+        let mut balloon = None;
+        if let Some(config) = &config.balloon {
+            let device = Balloon::new(config, Arc::new(MappedMemory::new()))?;
+            balloon = Some(device.handle());
+            devices.add_virtio(Box::new(device))?;
         }
         let (vsock_device, vsock) = Vsock::new(&config.vsock)?;
         devices.add_virtio(Box::new(vsock_device))?;
@@ -68,6 +87,9 @@ impl Machine {
             events: Some(events),
             vsock,
             console_tail,
+            drives: drive_handles,
+            interfaces,
+            balloon,
             _vm: vm,
         };
         for (index, fd) in (0..).zip(vcpus) {
@@ -91,6 +113,14 @@ fn open_drives(config: &MachineConfig) -> Result<Vec<Block>, MachineError> {
         .drives
         .iter()
         .map(|drive| Ok(Block::open(drive)?))
+        .collect()
+}
+
+fn open_interfaces(config: &MachineConfig) -> Result<Vec<Net>, MachineError> {
+    config
+        .interfaces
+        .iter()
+        .map(|interface| Ok(Net::open(interface.device())?))
         .collect()
 }
 
@@ -147,10 +177,19 @@ impl<'a> Devices<'a> {
         self.buses
             .ports
             .insert(port, SLEEP_PORTS, Arc::new(Mutex::new(sleep)))?;
+        if config.boot_timer {
+            let timer = Arc::new(Mutex::new(BootTimer::start()));
+            self.buses
+                .mmio
+                .insert(layout::BOOT_TIMER, BOOT_TIMER_LEN, timer)?;
+        }
         Ok(tail)
     }
 
-    fn add_virtio(&mut self, device: Box<dyn VirtioDevice>) -> Result<(), MachineError> {
+    fn add_virtio(
+        &mut self,
+        device: Box<dyn VirtioDevice>,
+    ) -> Result<Arc<Mutex<MmioTransport>>, MachineError> {
         let slot = self.places.len();
         let place = MmioDevice {
             addr: layout::VIRTIO_MMIO + slot as u64 * MMIO_LEN,
@@ -166,9 +205,11 @@ impl<'a> Devices<'a> {
         let transport = Arc::new(Mutex::new(transport));
         self.subscribers
             .push(Box::new(DeviceEvents::new(transport.clone())));
-        self.buses.mmio.insert(place.addr, MMIO_LEN, transport)?;
+        self.buses
+            .mmio
+            .insert(place.addr, MMIO_LEN, transport.clone())?;
         self.places.push(place);
-        Ok(())
+        Ok(transport)
     }
 }
 

@@ -1,14 +1,18 @@
 //! A machine: its parts, their threads, and their end.
 
 mod assemble;
+mod boot_timer;
+mod drives;
 mod event_loop;
 
 use std::io;
 use std::path::PathBuf;
 
 use tine_devices::bus::BusError;
+use tine_devices::virtio::balloon::{BalloonError, BalloonHandle};
 use tine_devices::virtio::block::BlockError;
 use tine_devices::virtio::mmio::TransportError;
+use tine_devices::virtio::net::{NetError, NetHandle};
 use tine_devices::virtio::rng::RngError;
 use tine_devices::virtio::vsock::{VsockError, VsockHandle};
 
@@ -20,6 +24,8 @@ use crate::console::ConsoleTail;
 use crate::kvm::{KvmError, Vm};
 use crate::memory::MemoryError;
 use crate::vcpu::{VcpuThread, Wish};
+use drives::Drive;
+pub use drives::DriveError;
 use event_loop::EventLoop;
 
 /// Virtio devices that every machine has: vsock and rng.
@@ -54,6 +60,12 @@ pub enum MachineError {
     /// A drive cannot be used.
     #[error(transparent)]
     Block(#[from] BlockError),
+    /// An interface cannot be used.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// The balloon cannot be made.
+    #[error(transparent)]
+    Balloon(#[from] BalloonError),
     /// The socket device cannot be made.
     #[error(transparent)]
     Vsock(#[from] VsockError),
@@ -94,6 +106,9 @@ pub struct Machine {
     events: Option<EventLoop>,
     vsock: VsockHandle,
     console_tail: ConsoleTail,
+    drives: Vec<Drive>,
+    interfaces: Vec<(String, NetHandle)>,
+    balloon: Option<BalloonHandle>,
     _vm: Vm,
 }
 
@@ -112,6 +127,16 @@ impl Machine {
     /// The way to guest ports and from guest connections, inside this process.
     pub fn vsock(&self) -> &VsockHandle {
         &self.vsock
+    }
+
+    /// The network interfaces, by id.
+    pub fn interfaces(&self) -> &[(String, NetHandle)] {
+        &self.interfaces
+    }
+
+    /// The memory balloon.
+    pub fn balloon(&self) -> Option<&BalloonHandle> {
+        self.balloon.as_ref()
     }
 
     /// The last of what the guest wrote to its console.

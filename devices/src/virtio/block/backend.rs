@@ -67,7 +67,7 @@ pub struct Completion {
 /// device orders nothing but a flush after the writes that it has seen complete.
 ///
 /// Dropping a backend ends its operations: none touches guest memory after the drop.
-pub trait Backend: Send {
+pub trait Backend: Send + 'static {
     /// How many bytes there are, a multiple of 512.
     fn capacity(&self) -> u64;
 

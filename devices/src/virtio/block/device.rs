@@ -41,6 +41,18 @@ impl Block<RawFile> {
     pub fn open(config: &BlockConfig) -> Result<Self, BlockError> {
         Self::with_backend(config, RawFile::open(config)?)
     }
+
+    /// Goes on with another image, or with the same one and the size that it has by now. What is
+    /// in flight ends first. Only `config`'s path matters: the rest stays as it was, also when the
+    /// image cannot be opened. The driver has to be told that the configuration space has changed.
+    pub fn replace(&mut self, config: &BlockConfig) -> Result<(), BlockError> {
+        let next = self.disk.backend.prepare(config)?;
+        self.settle();
+        self.disk.backend.replace(next);
+        // Requests may have come while nothing was taken.
+        self.process_queue(0);
+        Ok(())
+    }
 }
 
 impl<B: Backend> Block<B> {

@@ -18,6 +18,9 @@ pub trait Detour: Send {
     /// The next frame for the guest.
     fn next_frame(&mut self) -> Option<Vec<u8>>;
 
+    /// Whether there is one.
+    fn has_frames(&self) -> bool;
+
     /// When [`Self::poll`] should be called, from now on.
     fn due(&mut self) -> Option<Duration>;
 

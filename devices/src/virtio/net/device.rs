@@ -163,6 +163,14 @@ impl<B: Backend> Net<B> {
             let limiter = &self.handle.rx_limiter;
             let pause = active.rx.run(&mut self.backend, detour, limiter, stats);
             share |= pause == Pause::Share;
+            // The detour may have waited for its frames to be taken: it goes on at the next event.
+            if active.rx.take_detoured()
+                && let Some(detour) = &mut self.detour
+            {
+                detour.poll();
+                self.events.set_detour_timer(detour.due());
+                share |= pause == Pause::Empty && detour.has_frames();
+            }
             match pause {
                 Pause::Empty => frames = true,
                 // A first edge while nothing can be taken: no more of them until that changes.

@@ -60,6 +60,8 @@ pub(super) struct Rx {
     frame: Option<Frame>,
     /// The backend may have frames.
     pub ready: bool,
+    /// Frames of the detour's were taken, see [`Self::take_detoured`].
+    detoured: bool,
 }
 
 impl Rx {
@@ -71,7 +73,13 @@ impl Rx {
             frame: None,
             // What the tap has from before the driver came makes no edge.
             ready: true,
+            detoured: false,
         }
+    }
+
+    /// Whether frames of the detour's were taken since the last call.
+    pub fn take_detoured(&mut self) -> bool {
+        std::mem::take(&mut self.detoured)
     }
 
     /// Moves frames until something keeps it from that.
@@ -153,6 +161,7 @@ impl Rx {
     ) -> Result<Frame, Pause> {
         if let Some(bytes) = detour.and_then(Detour::next_frame) {
             stats.detour_rx_frames.add(1);
+            self.detoured = true;
             let _ = self.fill(HEADER_LEN + bytes.len(), chains, stats);
             let (buffers, covered) = self.room.buffers();
             buffers.copy_from(0, &[0; HEADER_LEN]);

@@ -9,9 +9,9 @@ mod blocking;
 mod uring;
 mod worker;
 
-use std::fs::{File, FileType, OpenOptions, TryLockError};
+use std::fs::{File, FileType, Metadata, OpenOptions, TryLockError};
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
 
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
@@ -41,9 +41,48 @@ enum Ring {
     None,
 }
 
+/// What takes a file's place.
+pub(super) enum Replacement {
+    /// The same file with another size.
+    Size(u64),
+    /// Another file.
+    File(Box<RawFile>),
+}
+
 impl RawFile {
     /// Opens and locks the file.
     pub fn open(config: &BlockConfig) -> Result<Self, BlockError> {
+        let event =
+            EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map_err(|source| BlockError::Events {
+                drive: config.id.clone(),
+                source,
+            })?;
+        Self::open_with(config, Arc::new(event))
+    }
+
+    /// Opens what is to take this file's place. The same image again is the same open file, as
+    /// its lock would exclude a second one.
+    pub(super) fn prepare(&self, config: &BlockConfig) -> Result<Replacement, BlockError> {
+        let same = |meta: &Metadata| {
+            let ours = self.file.metadata();
+            ours.is_ok_and(|ours| (ours.dev(), ours.ino()) == (meta.dev(), meta.ino()))
+        };
+        match std::fs::metadata(&config.path) {
+            Ok(meta) if same(&meta) => Ok(Replacement::Size(capacity(&self.file, config)?)),
+            _ => Self::open_with(config, self.event.clone())
+                .map(|file| Replacement::File(Box::new(file))),
+        }
+    }
+
+    /// Puts it in this file's place. Nothing is in flight.
+    pub(super) fn replace(&mut self, by: Replacement) {
+        match by {
+            Replacement::Size(capacity) => self.capacity = capacity,
+            Replacement::File(file) => *self = *file,
+        }
+    }
+
+    fn open_with(config: &BlockConfig, event: Arc<EventFd>) -> Result<Self, BlockError> {
         let drive = || config.id.clone();
         let path = || config.path.clone();
         let open = |source| BlockError::Open {
@@ -59,36 +98,18 @@ impl RawFile {
         // Before it is opened: opening a FIFO would wait for its other end.
         let kind = std::fs::metadata(&config.path).map_err(open)?.file_type();
         reject(kind).map_err(not_a_disk)?;
-        let mut file = OpenOptions::new()
+        let file = OpenOptions::new()
             .read(true)
             .write(!config.read_only)
             .open(&config.path)
             .map_err(open)?;
         lock(&file, config)?;
-        let size = file
-            .seek(SeekFrom::End(0))
-            .map_err(|source| BlockError::Size {
-                drive: drive(),
-                path: path(),
-                source,
-            })?;
-        if size < SECTOR {
-            return Err(BlockError::TooSmall {
-                drive: drive(),
-                path: path(),
-                size,
-            });
-        }
-        let event =
-            EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map_err(|source| BlockError::EventFd {
-                drive: drive(),
-                source,
-            })?;
-        let (file, event) = (Arc::new(file), Arc::new(event));
+        let capacity = capacity(&file, config)?;
+        let file = Arc::new(file);
         Ok(Self {
             worker: Worker::new(&config.id, file.clone(), event.clone()),
             file,
-            capacity: size - size % SECTOR,
+            capacity,
             event,
             uring: match config.engine {
                 Engine::Auto => Ring::Untried,
@@ -171,6 +192,20 @@ fn reject(kind: FileType) -> Result<(), &'static str> {
         kind if kind.is_fifo() => Err("FIFO"),
         kind if kind.is_socket() => Err("socket"),
         _ => Err("character device"),
+    }
+}
+
+/// Bytes in whole sectors.
+fn capacity(file: &File, config: &BlockConfig) -> Result<u64, BlockError> {
+    let (drive, path) = (config.id.clone(), config.path.clone());
+    match (&mut &*file).seek(SeekFrom::End(0)) {
+        Ok(size) if size < SECTOR => Err(BlockError::TooSmall { drive, path, size }),
+        Ok(size) => Ok(size - size % SECTOR),
+        Err(source) => Err(BlockError::Size {
+            drive,
+            path,
+            source,
+        }),
     }
 }
 

@@ -1,0 +1,91 @@
+//! The API: HTTP/1.1 on a Unix socket, on a thread of its own.
+//!
+//! Two parts share it. The known API ([`known`](self)) keeps the paths, fields, codes and the
+//! error shape that existing clients speak; `/v1` is what it has no words for. `openapi.yaml`
+//! beside this crate's manifest describes both, and a test holds the table of routes to it.
+//!
+//! A client can slow down or break its own connection and no other: heads, bodies, connections
+//! and the time for a request are limited, and nothing here waits for the controller on this
+//! thread.
+
+mod body;
+mod connections;
+mod fault;
+mod io;
+mod known;
+mod known_devices;
+mod listen;
+mod proxy;
+mod routes;
+mod serve;
+mod v1;
+mod warnings;
+
+use std::io as std_io;
+use std::thread::{self, JoinHandle};
+
+use tokio::sync::oneshot;
+
+pub use listen::{ListenError, Socket};
+pub use routes::{Owner, Route, table};
+
+use crate::control::Handle;
+
+/// The version of the known API that is spoken here.
+pub const KNOWN_API_VERSION: &str = "1.17.0";
+/// Most bytes of a JSON body, when nothing else is asked for.
+pub const DEFAULT_MAX_BODY: usize = 1 << 20;
+/// Most bytes of a request's head.
+pub const MAX_HEAD: usize = 16 << 10;
+/// Most header lines of a request.
+pub const MAX_HEADERS: usize = 64;
+/// Most connections at a time.
+pub const MAX_CONNECTIONS: usize = 128;
+
+/// The running server.
+pub struct Server {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+    socket: Socket,
+}
+
+impl Server {
+    /// Serves `socket` on a thread of its own.
+    pub fn spawn(socket: Socket, handle: Handle, max_body: usize) -> std_io::Result<Self> {
+        Self::spawn_with(socket, handle, proxy::over_vsock(), max_body)
+    }
+
+    fn spawn_with(
+        mut socket: Socket,
+        handle: Handle,
+        dial: proxy::Dial,
+        max_body: usize,
+    ) -> std_io::Result<Self> {
+        let listener = socket.take_listener()?;
+        let (stop, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .max_blocking_threads(2)
+            .build()?;
+        let thread = thread::Builder::new()
+            .name("api".to_owned())
+            .spawn(move || serve::run(&runtime, listener, handle, dial, max_body, stopped))?;
+        Ok(Self {
+            stop,
+            thread,
+            socket,
+        })
+    }
+
+    /// Takes no more connections, lets the answers under way go out for a moment, and removes the
+    /// socket.
+    pub fn stop(self) {
+        let _ = self.stop.send(());
+        let _ = self.thread.join();
+        drop(self.socket);
+    }
+}
+
+#[cfg(test)]
+mod tests;

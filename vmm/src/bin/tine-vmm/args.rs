@@ -1,0 +1,72 @@
+//! The arguments of `tine-vmm`.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use tine::api::DEFAULT_MAX_BODY;
+use tine::logger::{self, Level};
+
+/// One machine and its API socket.
+#[derive(Debug, Parser)]
+#[command(name = "tine-vmm", version, max_term_width = 100)]
+pub struct Args {
+    /// Where the API's socket is made
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/run/tine.socket",
+        conflicts_with = "no_api"
+    )]
+    pub api_sock: PathBuf,
+    /// The machine's id
+    #[arg(long, value_name = "ID", default_value = "anonymous-instance", value_parser = id)]
+    pub id: String,
+    /// Directory for the machine's records: usage and deletion [default: none are kept]
+    #[arg(long, value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
+    /// Configure the machine from a JSON file, and start it
+    #[arg(long, value_name = "FILE")]
+    pub config_file: Option<PathBuf>,
+    /// Serve no API
+    #[arg(long, requires = "config_file")]
+    pub no_api: bool,
+    /// Write to the log when the guest says that it has booted
+    #[arg(long)]
+    pub boot_timer: bool,
+    /// File or FIFO for the log [default: standard output, once a level is given]
+    #[arg(long, value_name = "PATH")]
+    pub log_path: Option<PathBuf>,
+    /// What is logged: Off, Error, Warning, Info, Debug, Trace
+    #[arg(long, value_name = "LEVEL")]
+    pub level: Option<Level>,
+    /// Lines of the log say their level
+    #[arg(long)]
+    pub show_level: bool,
+    /// Most bytes of an API request's body
+    #[arg(long = "http-api-max-payload-size", value_name = "BYTES", default_value_t = DEFAULT_MAX_BODY)]
+    pub max_body: usize,
+}
+
+/// Letters, digits and `-`, 64 at most.
+fn id(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    match !text.is_empty() && text.len() <= 64 && text.chars().all(fits) {
+        true => Ok(text.to_owned()),
+        false => Err("give 1 to 64 letters, digits or `-`".to_owned()),
+    }
+}
+
+impl Args {
+    /// Switches the log on, if it is asked for.
+    pub fn set_up_log(&self) -> Result<(), String> {
+        logger::set_id(&self.id);
+        if self.log_path.is_none() && self.level.is_none() && !self.show_level && !self.boot_timer {
+            return Ok(());
+        }
+        let path = self.log_path.as_deref();
+        logger::configure(path, self.level, Some(self.show_level)).map_err(|err| {
+            let path = path.unwrap_or("standard output".as_ref()).display();
+            format!("cannot write the log to {path}: {err}")
+        })
+    }
+}

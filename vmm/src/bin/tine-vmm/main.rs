@@ -1,0 +1,80 @@
+//! `tine-vmm`: one process, one machine, and its API on a Unix socket.
+//!
+//! Exit statuses: 0 when the machine ended in good order, 1 when it could not be made or ended
+//! badly, 2 when the arguments made no sense, 4 when the run directory says that its machine has
+//! been deleted.
+
+mod args;
+mod config_file;
+
+use std::process::ExitCode;
+
+use args::Args;
+use clap::Parser;
+use tine::api::{Server, Socket};
+use tine::control::{Controller, Identity, Outcome, StartPlan};
+use tine::{logger, process, signals};
+
+/// The run directory's machine has been deleted.
+const DELETED: u8 = 4;
+
+fn main() -> ExitCode {
+    process::share_one_heap();
+    let args = Args::parse();
+    match run(&args) {
+        Ok(code) => code,
+        Err(err) => {
+            logger::log(logger::Level::Error, &err);
+            // A broken pipe on standard error leaves nobody to tell.
+            let line = format!("tine-vmm: {err}\n");
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    args.set_up_log()?;
+    // The socket comes first: who connects now is answered as soon as there is a thread for it.
+    let socket = match args.no_api {
+        true => None,
+        false => Some(Socket::bind(&args.api_sock)?),
+    };
+    let signals = signals::block()?;
+    let identity = Identity {
+        id: args.id.clone(),
+        run_dir: args.run_dir.clone(),
+    };
+    let (controller, handle) = match Controller::new(identity)? {
+        Ok(both) => both,
+        Err(times) => {
+            let (id, at) = (&args.id, times.accepted_at);
+            eprintln!("tine-vmm: machine {id} was deleted at {at}: there is nothing to run");
+            return Ok(ExitCode::from(DELETED));
+        }
+    };
+    let server = match socket {
+        Some(socket) => Some(Server::spawn(socket, handle.clone(), args.max_body)?),
+        None => None,
+    };
+    signals.forward(move |number| handle.signal(number))?;
+    let plan = plan(args)?;
+    let outcome = controller.run(plan);
+    if let Some(server) = server {
+        server.stop();
+    }
+    match outcome? {
+        Outcome::Ended | Outcome::Deleted => Ok(ExitCode::SUCCESS),
+        Outcome::Failed(reason) => Err(reason.into()),
+    }
+}
+
+/// What the controller begins with.
+fn plan(args: &Args) -> Result<StartPlan, Box<dyn std::error::Error>> {
+    let mut plan = match &args.config_file {
+        Some(path) => config_file::read(path)?,
+        None => StartPlan::default(),
+    };
+    plan.settings.boot_timer = args.boot_timer;
+    Ok(plan)
+}

@@ -1,0 +1,28 @@
+//! The controller of a machine: the one owner of the [`Machine`](crate::machine::Machine), on a
+//! thread that takes typed commands.
+//!
+//! Everybody else holds a [`Handle`]. What is known of the machine is published to it, so that
+//! reads wait for nobody, and changes of a machine's life go through its lock: one at a time, the
+//! second is refused and told what the first is. A deletion alone may overtake: it is accepted
+//! durably, whatever else is going on, and nothing that ends later undoes it.
+
+mod access;
+mod command;
+mod controller;
+mod deletion;
+mod events;
+mod handle;
+mod metrics;
+mod recorder;
+pub mod settings;
+mod state;
+
+pub use access::{Access, Figures};
+pub use command::{Lifecycle, Refusal};
+pub use controller::{Controller, Outcome, StartPlan};
+pub use deletion::{FILE as DELETION_FILE, Times as DeletionTimes};
+pub use events::{Event, EventStream, Line};
+pub use handle::{Accepted, Handle, Identity};
+pub use metrics::{Counters, Sample, samples};
+pub use recorder::RecordError;
+pub use state::{State, Status};

@@ -1,0 +1,77 @@
+//! The drives of a running machine: their counters, their limits, and other images for them.
+
+use std::sync::{Arc, Mutex};
+
+use tine_devices::bus::lock;
+use tine_devices::rate::{RateLimiter, RateLimiterUpdate};
+use tine_devices::virtio::block::{Block, BlockConfig, BlockError, BlockStats};
+use tine_devices::virtio::mmio::MmioTransport;
+
+use super::Machine;
+
+/// Why a drive of a running machine could not be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    /// There is none of that name.
+    #[error("there is no drive {0:?}")]
+    Unknown(String),
+    /// The other image cannot be used; the drive goes on with the old one.
+    #[error(transparent)]
+    Replace(#[from] BlockError),
+}
+
+/// What the machine keeps of a drive.
+pub(super) struct Drive {
+    id: String,
+    stats: Arc<BlockStats>,
+    limiter: RateLimiter,
+    transport: Arc<Mutex<MmioTransport>>,
+}
+
+impl Drive {
+    pub(super) fn new(
+        id: &str,
+        stats: Arc<BlockStats>,
+        limiter: RateLimiter,
+        transport: Arc<Mutex<MmioTransport>>,
+    ) -> Self {
+        Self {
+            id: id.to_owned(),
+            stats,
+            limiter,
+            transport,
+        }
+    }
+}
+
+impl Machine {
+    /// The drives' counters, by the drives' ids.
+    pub fn drive_stats(&self) -> Vec<(String, Arc<BlockStats>)> {
+        let stats = |drive: &Drive| (drive.id.clone(), drive.stats.clone());
+        self.drives.iter().map(stats).collect()
+    }
+
+    /// Lets the drive with `config`'s id go on with the image at `config`'s path, see
+    /// [`Block::replace`].
+    pub fn replace_drive(&self, config: &BlockConfig) -> Result<(), DriveError> {
+        let drive = self.drive(&config.id)?;
+        let mut transport = lock(&drive.transport);
+        let device: &mut dyn std::any::Any = transport.device_mut();
+        let unknown = || DriveError::Unknown(config.id.clone());
+        let block: &mut Block = device.downcast_mut().ok_or_else(unknown)?;
+        block.replace(config)?;
+        transport.config_changed();
+        Ok(())
+    }
+
+    /// Changes a drive's limits; what is not given stays.
+    pub fn limit_drive(&self, id: &str, limits: &RateLimiterUpdate) -> Result<(), DriveError> {
+        self.drive(id)?.limiter.set(limits);
+        Ok(())
+    }
+
+    fn drive(&self, id: &str) -> Result<&Drive, DriveError> {
+        let drive = self.drives.iter().find(|drive| drive.id == id);
+        drive.ok_or_else(|| DriveError::Unknown(id.to_owned()))
+    }
+}

@@ -1,0 +1,38 @@
+//! Signals that end a process, as events instead of sudden death, so that a machine is ended and
+//! what was made for it is removed.
+
+use std::io;
+use std::thread;
+
+use vmm_sys_util::signal::{block_signal, create_sigset};
+
+const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// The signals wait from here on, in this thread and in those that it starts.
+pub struct Blocked(());
+
+/// Makes the signals wait. Has to be called before any other thread is started.
+pub fn block() -> io::Result<Blocked> {
+    for signal in ENDING {
+        block_signal(signal).map_err(|err| io::Error::other(err.to_string()))?;
+    }
+    Ok(Blocked(()))
+}
+
+impl Blocked {
+    /// Calls `on_signal` for each signal, from a thread of its own.
+    pub fn forward(self, on_signal: impl Fn(i32) + Send + 'static) -> io::Result<()> {
+        let set = create_sigset(&ENDING)?;
+        let wait = move || {
+            loop {
+                let mut signal = 0;
+                // SAFETY: both pointers are to values that live through the call.
+                if unsafe { libc::sigwait(&set, &mut signal) } == 0 {
+                    on_signal(signal);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("signals".to_owned());
+        thread.spawn(wait).map(drop)
+    }
+}

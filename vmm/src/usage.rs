@@ -1,0 +1,125 @@
+//! What a machine has used: one append-only file in its run directory, one JSON object a line.
+//!
+//! A record is synced before the machine goes on, so that none is lost however the process ends.
+//! A last line that was only half written is dropped on reading, and cut off before the next
+//! record is appended.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::rfc3339;
+use crate::control::{DeletionTimes, Figures};
+
+/// Name of the file in the run directory.
+pub const FILE: &str = "usage.jsonl";
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// When.
+    pub at: String,
+    /// What happened: a state's word, or `usage` for figures in between.
+    pub event: String,
+    /// Why, where the event does not say all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What had been used by then. They stand still from the acceptance of a deletion on.
+    pub usage: Figures,
+    /// The deletion, in the records after its acceptance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion: Option<DeletionTimes>,
+}
+
+/// The file, open for appending.
+pub struct UsageFile(File);
+
+impl UsageFile {
+    /// Opens the file in `run_dir`, or makes it.
+    pub fn open(run_dir: &Path) -> io::Result<Self> {
+        let path = run_dir.join(FILE);
+        let mut file = OpenOptions::new()
+            .create(true)
+            .read(true)
+            .append(true)
+            .open(path)?;
+        let whole = whole_lines(&mut file)?;
+        if whole < file.seek(SeekFrom::End(0))? {
+            file.set_len(whole)?;
+        }
+        File::open(run_dir)?.sync_all()?;
+        Ok(Self(file))
+    }
+
+    /// Appends a record; it is on disk when this returns.
+    pub fn append(
+        &mut self,
+        event: &str,
+        reason: Option<&str>,
+        usage: Figures,
+        deletion: Option<DeletionTimes>,
+    ) -> io::Result<()> {
+        let record = Record {
+            at: rfc3339(SystemTime::now()),
+            event: event.to_owned(),
+            reason: reason.map(str::to_owned),
+            usage,
+            deletion,
+        };
+        let mut line = serde_json::to_vec(&record)?;
+        line.push(b'\n');
+        self.0.write_all(&line)?;
+        self.0.sync_data()
+    }
+}
+
+/// Length of the file up to its last line's end.
+fn whole_lines(file: &mut File) -> io::Result<u64> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    let last = bytes.iter().rposition(|byte| *byte == b'\n');
+    Ok(last.map_or(0, |at| at as u64 + 1))
+}
+
+/// Reads all records in `run_dir`. What a crash left half written is not one.
+pub fn read(run_dir: &Path) -> io::Result<Vec<Record>> {
+    let bytes = std::fs::read(run_dir.join(FILE))?;
+    let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+    lines
+        .filter(|line| line.ends_with(b"\n"))
+        .map(|line| serde_json::from_slice(line).map_err(io::Error::from))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn append(dir: &Path, event: &str) {
+        let mut file = UsageFile::open(dir).unwrap();
+        file.append(event, None, Figures::default(), None).unwrap();
+    }
+
+    #[test]
+    fn a_half_written_line_is_dropped_wherever_it_was_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        append(dir.path(), "created");
+        append(dir.path(), "running");
+        let path = dir.path().join(FILE);
+        let whole = std::fs::read(&path).unwrap();
+        let first = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+        for cut in first..whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            let events = |dir: &Path| -> Vec<String> {
+                read(dir).unwrap().into_iter().map(|r| r.event).collect()
+            };
+            assert_eq!(events(dir.path()), ["created"], "cut at {cut}");
+            append(dir.path(), "failed");
+            assert_eq!(events(dir.path()), ["created", "failed"], "cut at {cut}");
+        }
+    }
+}
