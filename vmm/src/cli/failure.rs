@@ -59,9 +59,3 @@ impl fmt::Display for Failure {
         f.write_str(&self.words)
     }
 }
-
-impl From<super::run::RunError> for Failure {
-    fn from(err: super::run::RunError) -> Self {
-        Self::new(err.to_string())
-    }
-}

@@ -4,18 +4,25 @@
 //! ran out; 1 when Tine itself could not do what was asked; 2 when the words made no sense.
 
 mod attach;
+mod completion;
 mod cp;
+mod events;
 mod exec;
 mod exit;
 mod failure;
 mod forward;
+mod inspect;
 mod keys;
+mod kill;
+mod logs;
+mod machines;
 mod output;
 mod parse;
+mod ps;
+mod rm;
 mod run;
 mod rundir;
 mod session;
-mod signals;
 mod terminal;
 mod timing;
 
@@ -35,22 +42,36 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
+    Ps(ps::Args),
     Exec(exec::Args),
     Attach(attach::Args),
+    Kill(kill::Args),
     Cp(cp::Args),
     Forward(forward::Args),
+    Logs(logs::Args),
+    Events(events::Args),
+    Inspect(inspect::Args),
+    Rm(rm::Args),
+    Completion(completion::Args),
 }
 
 /// Runs what the process's arguments say.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
-        Command::Run(args) => run::run(args).map_err(Failure::from),
+        Command::Run(args) => run::run(*args),
+        Command::Ps(args) => in_runtime(ps::ps(args)),
         Command::Exec(args) => in_runtime(exec::exec(args)),
         Command::Attach(args) => in_runtime(attach::attach(args)),
+        Command::Kill(args) => in_runtime(kill::kill(args)),
         Command::Cp(args) => in_runtime(cp::cp(args)),
         Command::Forward(args) => in_runtime(forward::forward(args)),
+        Command::Logs(args) => in_runtime(logs::logs(args)),
+        Command::Events(args) => in_runtime(events::events(args)),
+        Command::Inspect(args) => in_runtime(inspect::inspect(args)),
+        Command::Rm(args) => in_runtime(rm::rm(args)),
+        Command::Completion(args) => completion::completion(&args),
     };
     match result {
         Ok(status) => ExitCode::from(status),

@@ -18,6 +18,8 @@ use super::failure::Failure;
 pub const SOCKET: &str = "api.sock";
 /// Name of the console's file.
 pub const CONSOLE: &str = "console.log";
+/// Name of the file with what the machine's process prints.
+pub const LOG: &str = "vmm.log";
 /// Longest path of a socket: `sun_path` without its NUL.
 const MAX_SOCKET_PATH: usize = 107;
 /// Most characters of an id.
