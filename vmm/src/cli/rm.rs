@@ -11,8 +11,9 @@ use tine::client::Machine;
 use tokio::net::UnixStream;
 
 use super::failure::Failure;
+use super::machines::{self, Known};
+use super::output;
 use super::rundir::{self, SOCKET};
-use super::{machines, output};
 
 /// How long a machine's process may take to accept its deletion, and then to end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -53,7 +54,7 @@ pub async fn rm(args: Args) -> Result<u8, Failure> {
 async fn remove(id: &str, force: bool) -> Result<(), Failure> {
     let dir = rundir::find(id)?;
     let served = rundir::is_served(&dir);
-    if served && !force {
+    if served && !force && !is_ending(id, &dir).await {
         return Err(Failure::new(format!(
             "machine {id} runs: `tine rm -f {id}` ends and removes it"
         )));
@@ -68,6 +69,12 @@ async fn remove(id: &str, force: bool) -> Result<(), Failure> {
     }
     fs::remove_dir_all(&dir)
         .map_err(|err| Failure::new(format!("cannot remove {}: {err}", dir.display())))
+}
+
+/// Whether the machine is over, and its process on its way out.
+async fn is_ending(id: &str, dir: &Path) -> bool {
+    let known = Known::look(id.to_owned(), dir.to_owned()).await;
+    known.pid.is_none() && known.state != "silent" || known.is_over() || known.state == "failed"
 }
 
 /// Ends the machine's process: in its own way, and if it does not, with SIGKILL.

@@ -250,3 +250,6 @@ fn check_id(request_id: &str) -> Result<(), Error> {
         state: None,
     })
 }
+
+#[cfg(test)]
+mod tests;
