@@ -75,8 +75,17 @@ impl Fields {
 
     /// Takes a field that must be there.
     pub fn required<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, FieldError> {
-        self.optional(name)?
-            .ok_or_else(|| FieldError::new(name, "is missing"))
+        self.optional(name)?.ok_or_else(|| {
+            // What is there instead may be a misspelling of it.
+            let left: Vec<_> = self.left.keys().take(5).map(String::as_str).collect();
+            match left.is_empty() {
+                true => FieldError::new(name, "is missing"),
+                false => {
+                    let left = left.join("`, `");
+                    FieldError::new(name, format_args!("is missing; the request has `{left}`"))
+                }
+            }
+        })
     }
 
     /// Ends the reading: whatever is left is unknown, and the error says what is known.

@@ -176,6 +176,14 @@ fn machines_with_several_vcpus_start() {
     }
 }
 
+/// INIT and start-up interrupts through the local APIC, as a kernel does it.
+#[test]
+fn a_second_vcpu_starts_when_the_first_tells_it_to() {
+    let mut command = boot("apstart");
+    command.args(["--vcpus", "2", "--timeout", "20s"]);
+    assert_eq!(succeed(command), b"BA");
+}
+
 /// Field case 6: an initrd arrives whole, every time.
 #[test]
 fn thirty_boots_hash_the_initrd_to_the_same_value() {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tine_devices::mmds::Mmds;
 use tine_devices::rate::RateLimiterConfig;
 use tine_devices::virtio::balloon::BalloonConfig;
 use tine_devices::virtio::block::BlockConfig;
@@ -51,6 +52,24 @@ impl InterfaceConfig {
     }
 }
 
+/// The metadata store, and the interfaces by which the guest reaches it.
+#[derive(Clone)]
+pub struct MetadataConfig {
+    /// The store.
+    pub store: Mmds,
+    /// Ids of interfaces.
+    pub interfaces: Vec<String>,
+}
+
+impl std::fmt::Debug for MetadataConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // What is in the store is the guest's business.
+        f.debug_struct("MetadataConfig")
+            .field("interfaces", &self.interfaces)
+            .finish_non_exhaustive()
+    }
+}
+
 /// A machine.
 #[derive(Debug, Clone)]
 pub struct MachineConfig {
@@ -72,6 +91,8 @@ pub struct MachineConfig {
     pub console: ConsoleConfig,
     /// Network interfaces, in the order in which the guest finds them.
     pub interfaces: Vec<InterfaceConfig>,
+    /// The metadata store.
+    pub metadata: Option<MetadataConfig>,
     /// The memory balloon.
     pub balloon: Option<BalloonConfig>,
     /// The socket device.
@@ -98,6 +119,7 @@ impl MachineConfig {
             root_drive: None,
             console: ConsoleConfig::default(),
             interfaces: Vec::new(),
+            metadata: None,
             balloon: None,
             vsock: VsockConfig {
                 guest_cid: Self::DEFAULT_CID,

@@ -48,14 +48,14 @@ fn what_the_guest_sends_waits_in_its_ring() {
     for n in 0..20 {
         guest.send(&pattern(n, 100));
     }
-    assert_eq!(guest.cable.sent().len(), 10);
-    assert_eq!(guest.tx_used(), 10);
-    let rest = wait(&mut guest, 10, |guest| guest.cable.sent());
+    let first = guest.cable.sent().len();
+    assert!(first >= 10);
+    assert_eq!(guest.tx_used(), first);
+    let rest = wait(&mut guest, 20 - first, |guest| guest.cable.sent());
     assert!(start.elapsed() >= Duration::from_millis(50));
-    let expected: Vec<_> = (10..20).map(|n| framed(&pattern(n, 100))).collect();
+    let expected: Vec<_> = (first..20).map(|n| framed(&pattern(n, 100))).collect();
     assert_eq!(rest, expected);
-    assert_eq!(guest.tx_used(), 10);
-    assert!(load(&guest.handle.stats().tx_limited) > 0);
+    assert_eq!(guest.tx_used(), 20 - first);
     assert!(!guest.driver.run_backend(100), "quiet again");
 }
 
@@ -73,7 +73,7 @@ fn what_the_guest_receives_waits_on_the_cable() {
     }
     guest.driver.run_backend(0);
     // One was read before its length was known.
-    assert_eq!(guest.cable.waiting(), 9);
+    assert!(guest.cable.waiting() <= 9);
     let take = |guest: &mut Guest| std::iter::from_fn(|| guest.received()).collect();
     let all: Vec<(_, Vec<u8>)> = wait(&mut guest, 20, take);
     assert!(start.elapsed() >= Duration::from_millis(50));
@@ -100,6 +100,8 @@ fn frames_are_limited_and_limits_change_while_it_runs() {
         guest.cable.push_raw(framed(&pattern(n, 60)));
     }
     guest.settle();
+    let stats = guest.handle.stats();
+    assert!(load(&stats.tx_limited) > 0 && load(&stats.rx_limited) > 0);
     assert_eq!(guest.cable.sent().len(), 3);
     assert_eq!(std::iter::from_fn(|| guest.received()).count(), 2);
     // Frames that come meanwhile do not wake anyone.
@@ -134,4 +136,22 @@ fn a_reset_forgets_who_waited() {
     guest.settle();
     guest.driver.reset();
     assert!(!guest.driver.run_backend(60));
+}
+
+#[test]
+fn a_frame_that_finds_no_room_on_the_cable_is_charged_once() {
+    let limited = NetConfig {
+        tx_rate_limiter: Some(frames(1, HOUR)),
+        ..config()
+    };
+    let mut guest = Guest::configured(&limited, 0);
+    guest.cable.fail_send(Some(libc::EAGAIN));
+    guest.send(b"only");
+    assert!(guest.cable.sent().is_empty());
+    guest.cable.fail_send(None);
+    guest.settle();
+    assert_eq!(guest.cable.sent(), [framed(b"only")]);
+    guest.send(b"another");
+    guest.settle();
+    assert!(guest.cable.sent().is_empty());
 }

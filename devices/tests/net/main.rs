@@ -1,6 +1,7 @@
 //! The network device, driven by a fake guest.
 
 mod control;
+mod detour;
 mod driver;
 mod fake;
 mod host;
@@ -9,4 +10,5 @@ mod limits;
 mod model;
 mod receive;
 mod send;
+mod settle;
 mod tap;

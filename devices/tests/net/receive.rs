@@ -2,6 +2,7 @@
 
 use tine_devices::testing::Buffer;
 use tine_devices::virtio::net::{FRAMES_PER_EVENT, HEADER_LEN, MAX_FRAME_LEN};
+use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 
 use super::driver::{Guest, MERGEABLE, RX, framed, load, pattern};
 
@@ -210,4 +211,20 @@ fn a_reset_device_is_quiet_and_starts_again_with_what_waits() {
     guest.post(4, 2048);
     guest.settle();
     assert_eq!(guest.received().unwrap().1, b"early");
+}
+
+#[test]
+fn a_driver_is_asked_to_tell_of_new_buffers_only_when_they_are_needed() {
+    let mut guest = Guest::new(MERGEABLE | 1 << VIRTIO_RING_F_EVENT_IDX);
+    guest.post(60, 2048);
+    guest.cable.push_raw(framed(b"first"));
+    guest.settle();
+    // More than one frame can need is there: no wish was written.
+    assert_eq!(guest.driver.avail_event(RX), 0);
+    for _ in 0..60 {
+        guest.cable.push_raw(framed(b"next"));
+    }
+    guest.settle();
+    assert_eq!(guest.driver.avail_event(RX), 60);
+    assert_eq!(std::iter::from_fn(|| guest.received()).count(), 60);
 }

@@ -55,7 +55,7 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/balloon/hinting/status" devices::hinting),
     route!("GET" "/mmds" devices::mmds),
     route!("PUT" "/mmds" devices::put_mmds),
-    route!("PATCH" "/mmds" devices::put_mmds),
+    route!("PATCH" "/mmds" devices::patch_mmds),
     route!("PUT" "/mmds/config" devices::put_mmds_config),
     route!("PUT" "/snapshot/create" devices::create_snapshot),
     route!("PUT" "/snapshot/load" devices::load_snapshot),

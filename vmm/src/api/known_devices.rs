@@ -1,7 +1,8 @@
-//! The known API's devices that have handles of their own at run time: network interfaces and the
-//! balloon. And what is not there yet: read and checked like all else, then refused by name.
+//! The known API's devices that have handles of their own at run time: network interfaces, the
+//! balloon, the metadata store. And what is not there yet: read and checked like all else, then refused by name.
 
-use serde_json::json;
+use serde_json::{Value, json};
+use tine_devices::mmds::MmdsError;
 use tine_devices::virtio::balloon::{BalloonError, BalloonHandle};
 use tine_guest_agent::fields::FieldError;
 
@@ -137,26 +138,37 @@ pub async fn hinting(call: Call) -> Reply {
     json(&json!({ "host_cmd": status.host_cmd, "guest_cmd": status.guest_cmd }))
 }
 
-pub async fn mmds(_call: Call) -> Reply {
-    missing("the metadata store")
+pub async fn mmds(call: Call) -> Reply {
+    let document = call.app.handle.metadata().document();
+    json(&document.unwrap_or_else(|| json!({})))
+}
+
+fn document(call: &Call) -> Result<Value, Fault> {
+    any_object(&call.body)?;
+    serde_json::from_slice(&call.body).map_err(Fault::bad_request)
+}
+
+fn stored(result: Result<(), MmdsError>) -> Reply {
+    match result {
+        Ok(()) => done(),
+        Err(err @ MmdsError::TooLarge { .. }) => Err(Fault::new(413, "too_large", err)),
+        Err(err) => Err(Fault::bad_request(err)),
+    }
 }
 
 pub async fn put_mmds(call: Call) -> Reply {
-    any_object(&call.body)?;
-    missing("the metadata store")
+    stored(call.app.handle.metadata().put(document(&call)?))
+}
+
+pub async fn patch_mmds(call: Call) -> Reply {
+    stored(call.app.handle.metadata().patch(document(&call)?))
 }
 
 pub async fn put_mmds_config(call: Call) -> Reply {
-    let mut fields = call.fields()?;
-    let version: Option<String> = fields.optional("version")?;
-    if version.is_some_and(|version| version != "V1" && version != "V2") {
-        return Err(FieldError::new("version", "must be V1 or V2").into());
-    }
-    let _: Vec<String> = fields.required("network_interfaces")?;
-    let _: Option<std::net::Ipv4Addr> = fields.optional("ipv4_address")?;
-    let _: Option<bool> = fields.optional("imds_compat")?;
-    fields.finish()?;
-    missing("the metadata store")
+    let settings = settings::MmdsSettings::from_fields(call.fields()?)?;
+    let change = Change::Mmds(settings);
+    call.app.handle.configure(change).await?;
+    done()
 }
 
 pub async fn create_snapshot(call: Call) -> Reply {
@@ -174,5 +186,17 @@ pub async fn create_snapshot(call: Call) -> Reply {
 pub async fn load_snapshot(call: Call) -> Reply {
     let mut fields = call.fields()?;
     let _: String = fields.required("snapshot_path")?;
+    let file: Option<String> = fields.optional("mem_file_path")?;
+    let backend: Option<Value> = fields.optional("mem_backend")?;
+    for name in ["enable_diff_snapshots", "track_dirty_pages", "resume_vm"] {
+        let _: Option<bool> = fields.optional(name)?;
+    }
+    let _: Option<Vec<Value>> = fields.optional("network_overrides")?;
+    let _: Option<Value> = fields.optional("vsock_override")?;
+    fields.finish()?;
+    if file.is_some() == backend.is_some() {
+        let words = "one of `mem_backend` and `mem_file_path` has to be there";
+        return Err(FieldError::new("mem_backend", words).into());
+    }
     missing("a snapshot")
 }

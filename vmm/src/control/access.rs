@@ -1,7 +1,9 @@
 //! Ways into an assembled machine that do not need its owner: for reads and for proxied requests.
 
-use std::sync::Arc;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -87,8 +89,14 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// Kept open, as it is read for each `GET /v1/machine`.
 fn resident_memory() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok());
-    pages.unwrap_or_default() * rustix::param::page_size() as u64
+    static STATM: OnceLock<Option<File>> = OnceLock::new();
+    let statm = STATM.get_or_init(|| File::open("/proc/self/statm").ok());
+    let mut bytes = [0; 128];
+    let len = statm.as_ref().map(|file| file.read_at(&mut bytes, 0));
+    let text = &bytes[..len.and_then(Result::ok).unwrap_or_default()];
+    let pages = str::from_utf8(text).unwrap_or_default().split(' ').nth(1);
+    let pages: u64 = pages.and_then(|n| n.parse().ok()).unwrap_or_default();
+    pages * rustix::param::page_size() as u64
 }

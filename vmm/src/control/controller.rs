@@ -6,6 +6,7 @@ use std::sync::{Arc, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tine_devices::mmds::Mmds;
 use tine_guest_agent::status::ShutdownAction;
 
 use super::access::{Access, Figures};
@@ -13,10 +14,13 @@ use super::command::{Command, Lifecycle, Refusal, Reply};
 use super::deletion::{Deletion, Times};
 use super::handle::{Handle, Identity, Shared};
 use super::recorder::{self, RecordError, Recorder};
-use super::settings::{Change, DrivePatch, LoggerSettings, MetricsSettings, Settings};
+use super::settings::{
+    Change, DrivePatch, LoggerSettings, MetricsSettings, MmdsSettings, Settings,
+};
 use super::state::State;
 use super::{metrics, settings};
 use crate::agent::{Agent, Hellos};
+use crate::config::MetadataConfig;
 use crate::logger::{self, Level};
 use crate::machine::Machine;
 use crate::vcpu::Ending;
@@ -49,6 +53,8 @@ pub struct StartPlan {
     pub logger: Option<LoggerSettings>,
     /// The metrics file.
     pub metrics: Option<MetricsSettings>,
+    /// The guest's way to the metadata store.
+    pub mmds: Option<MmdsSettings>,
 }
 
 /// The owner of the machine.
@@ -69,7 +75,10 @@ pub struct Controller {
 impl Controller {
     /// A controller without a machine, and the first handle to it. `Err` with the times when the
     /// run directory says that its machine was deleted: that is then finished, and nothing runs.
-    pub fn new(identity: Identity) -> Result<Result<(Self, Handle), Times>, RecordError> {
+    pub fn new(
+        identity: Identity,
+        metadata: Mmds,
+    ) -> Result<Result<(Self, Handle), Times>, RecordError> {
         let run_dir = identity.run_dir.clone();
         let failed = |source| RecordError {
             path: run_dir.clone().unwrap_or_default(),
@@ -80,7 +89,7 @@ impl Controller {
             return Ok(Err(times));
         }
         let (sender, commands) = mpsc::channel();
-        let shared = Shared::new(identity, deletion, sender);
+        let shared = Shared::new(identity, deletion, metadata, sender);
         let handle = Handle(shared.clone());
         let controller = Self {
             shared,
@@ -109,6 +118,9 @@ impl Controller {
         }
         if let Some(metrics) = plan.metrics {
             self.set_metrics(metrics)?;
+        }
+        if let Some(mmds) = plan.mmds {
+            self.configure(Change::Mmds(mmds))?;
         }
         if plan.start {
             self.start()?;
@@ -207,6 +219,9 @@ impl Controller {
 
     fn record(&mut self, event: &str, reason: Option<&str>) {
         self.metered = Instant::now();
+        if !self.recorder.is_on() {
+            return;
+        }
         let figures = Handle(self.shared.clone()).figures();
         self.recorder.record(event, reason, figures, None);
     }
@@ -235,6 +250,15 @@ impl Controller {
 
     fn configure(&mut self, change: Change) -> Result<(), Refusal> {
         self.before_start()?;
+        if let Change::Mmds(mmds) = &change {
+            let mut trial = self.settings.clone();
+            trial.apply(change.clone())?;
+            let refused = |err| settings::BadSettings::new(err);
+            self.shared
+                .metadata
+                .configure(mmds.config())
+                .map_err(refused)?;
+        }
         self.settings.apply(change)?;
         self.publish_settings();
         Ok(())
@@ -275,7 +299,11 @@ impl Controller {
 
     fn start(&mut self) -> Result<(), Refusal> {
         self.before_start()?;
-        let config = self.settings.machine_config()?;
+        let mut config = self.settings.machine_config()?;
+        config.metadata = self.settings.mmds.as_ref().map(|mmds| MetadataConfig {
+            store: self.shared.metadata.clone(),
+            interfaces: mmds.network_interfaces.clone(),
+        });
         self.shared.go(State::Starting, None);
         let result = self.assemble(&config);
         if result.is_err() {

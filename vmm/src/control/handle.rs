@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 
 use tine_devices::bus::lock;
+use tine_devices::mmds::Mmds;
 use tokio::sync::{oneshot, watch};
 
 use super::access::Figures;
@@ -30,6 +31,7 @@ pub(super) struct Shared {
     pub events: Events,
     pub deletion: Deletion,
     pub counters: Counters,
+    pub metadata: Mmds,
     /// What had been used when the deletion was accepted.
     pub frozen: Mutex<Option<Figures>>,
     commands: mpsc::Sender<Command>,
@@ -41,6 +43,7 @@ impl Shared {
     pub fn new(
         identity: Identity,
         deletion: Deletion,
+        metadata: Mmds,
         commands: mpsc::Sender<Command>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -49,6 +52,7 @@ impl Shared {
             events: Events::default(),
             deletion,
             counters: Counters::default(),
+            metadata,
             frozen: Mutex::default(),
             commands,
             change: Mutex::default(),
@@ -164,6 +168,11 @@ impl Handle {
     /// Counters of the API.
     pub fn counters(&self) -> &Counters {
         &self.0.counters
+    }
+
+    /// The metadata store.
+    pub fn metadata(&self) -> &Mmds {
+        &self.0.metadata
     }
 
     /// What the machine has used; it stands still once a deletion has been accepted.

@@ -35,6 +35,11 @@ impl Recorder {
         Ok(Self(Some(file)))
     }
 
+    /// Whether records are kept.
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Appends a record. One that cannot be written must not end a machine: the log says so.
     pub fn record(
         &mut self,

@@ -120,7 +120,20 @@ fn open_interfaces(config: &MachineConfig) -> Result<Vec<Net>, MachineError> {
     config
         .interfaces
         .iter()
-        .map(|interface| Ok(Net::open(interface.device())?))
+        .map(|interface| {
+            let net = Net::open(interface.device())?;
+            match &config.metadata {
+                Some(metadata) if metadata.interfaces.contains(&interface.id) => {
+                    let responder = Box::new(metadata.store.responder());
+                    net.with_detour(responder)
+                        .map_err(|source| MachineError::Os {
+                            action: "lead an interface to the metadata store",
+                            source,
+                        })
+                }
+                _ => Ok(net),
+            }
+        })
         .collect()
 }
 

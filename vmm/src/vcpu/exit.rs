@@ -104,7 +104,8 @@ unsafe impl Send for RunPage {}
 unsafe impl Sync for RunPage {}
 
 impl RunPage {
-    /// The page of `vcpu`. Use it only while the vCPU's thread, which owns `vcpu`, has not ended.
+    /// The page of `vcpu`. Use it only while the vCPU's thread, which owns `vcpu` and hands it back
+    /// in the end, has not been joined.
     pub fn of(vcpu: &mut VcpuFd) -> Self {
         let byte: *mut u8 = &raw mut vcpu.get_kvm_run().immediate_exit;
         Self(NonNull::new(byte.cast()).expect("a field of a reference is not null"))
@@ -112,7 +113,7 @@ impl RunPage {
 
     /// Makes the next, or current, KVM_RUN return.
     pub fn request_exit(&self) {
-        // SAFETY: the vCPU's thread lives (see `of`; the caller checks), so its page is mapped;
+        // SAFETY: the vCPU's thread has not been joined (see `of`), so its page is mapped;
         // an AtomicU8 has the layout of the u8 there, and the kernel reads it as a single byte.
         unsafe { self.0.as_ref() }.store(1, Ordering::SeqCst);
     }

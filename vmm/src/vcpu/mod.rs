@@ -6,6 +6,7 @@
 mod control;
 mod exit;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -64,7 +65,9 @@ pub fn install_kick_handler() -> std::io::Result<()> {
 pub struct VcpuThread {
     control: Arc<Control>,
     page: RunPage,
-    thread: JoinHandle<()>,
+    /// Hands the vCPU back when it ends: its page, which others write to, is mapped until the thread
+    /// has been joined.
+    thread: JoinHandle<VcpuFd>,
 }
 
 impl VcpuThread {
@@ -80,7 +83,12 @@ impl VcpuThread {
         let theirs = control.clone();
         let thread = thread::Builder::new()
             .name(format!("vcpu{index}"))
-            .spawn(move || run(vcpu, &buses, &theirs, &on_end))?;
+            .spawn(move || {
+                // A panic is reported by itself, and must not unmap the page.
+                let run = AssertUnwindSafe(|| run(&mut vcpu, &buses, &theirs, &on_end));
+                let _ = catch_unwind(run);
+                vcpu
+            })?;
         Ok(Self {
             control,
             page,
@@ -110,12 +118,12 @@ impl VcpuThread {
     }
 }
 
-fn run(mut vcpu: VcpuFd, buses: &Buses, control: &Control, on_end: &OnEnd) {
+fn run(vcpu: &mut VcpuFd, buses: &Buses, control: &Control, on_end: &OnEnd) {
     // Whatever ends this thread, a waiting controller must not wait for ever.
     let _still = control.still_on_drop();
-    while control.next(|| exit::clear_request(&mut vcpu)) == Wish::Run {
+    while control.next(|| exit::clear_request(vcpu)) == Wish::Run {
         loop {
-            match exit::run(&mut vcpu, buses) {
+            match exit::run(vcpu, buses) {
                 Outcome::Handled => {}
                 Outcome::Interrupted => break,
                 Outcome::Ended(ending) => return on_end(ending),

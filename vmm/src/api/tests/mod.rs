@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tine_devices::mmds::Mmds;
 
 use super::{Server, Socket, proxy};
 use crate::control::{Controller, Handle, Identity, Outcome, StartPlan, State};
@@ -34,7 +35,7 @@ impl Bench {
             id: "test".to_owned(),
             run_dir: Some(dir.path().to_owned()),
         };
-        let Ok((controller, handle)) = Controller::new(identity).unwrap() else {
+        let Ok((controller, handle)) = Controller::new(identity, Mmds::new(1000)).unwrap() else {
             panic!("deleted");
         };
         let (sender, dialled) = channel();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use tine::api::DEFAULT_MAX_BODY;
 use tine::logger::{self, Level};
+use tine_devices::mmds::DEFAULT_LIMIT;
 
 /// One machine and its API socket.
 #[derive(Debug, Parser)]
@@ -30,6 +31,12 @@ pub struct Args {
     /// Serve no API
     #[arg(long, requires = "config_file")]
     pub no_api: bool,
+    /// JSON file to fill the metadata store with
+    #[arg(long, value_name = "FILE")]
+    pub metadata: Option<PathBuf>,
+    /// Most bytes of the metadata store
+    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_LIMIT)]
+    pub mmds_size_limit: usize,
     /// Write to the log when the guest says that it has booted
     #[arg(long)]
     pub boot_timer: bool,

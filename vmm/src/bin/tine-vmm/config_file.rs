@@ -6,7 +6,7 @@ use serde_json::Value;
 use tine::control::StartPlan;
 use tine::control::settings::{
     BootSource, Change, Drive, Entropy, Interface, LoggerSettings, MachineSettings,
-    MetricsSettings, Serial, Vsock, balloon,
+    MetricsSettings, MmdsSettings, Serial, Vsock, balloon,
 };
 use tine_guest_agent::fields::{FieldError, Fields};
 
@@ -95,7 +95,14 @@ fn fill(plan: &mut StartPlan, mut fields: Fields) -> Result<(), String> {
     if pmem.is_some_and(|list| !list.is_empty()) {
         return Err("section `pmem` is not supported".to_owned());
     }
-    for name in ["cpu-config", "memory-hotplug", "mmds-config"] {
+    let mmds: Option<Value> = fields
+        .optional("mmds-config")
+        .map_err(|err| err.to_string())?;
+    if let Some(value) = mmds {
+        let mmds = MmdsSettings::from_fields(part("mmds-config", &value)?);
+        plan.mmds = Some(mmds.map_err(|err| named("mmds-config", err))?);
+    }
+    for name in ["cpu-config", "memory-hotplug"] {
         let value: Option<Value> = fields.optional(name).map_err(|err| err.to_string())?;
         if value.is_some() {
             return Err(format!("section `{name}` is not supported by this version"));

@@ -14,6 +14,7 @@ use clap::Parser;
 use tine::api::{Server, Socket};
 use tine::control::{Controller, Identity, Outcome, StartPlan};
 use tine::{logger, process, signals};
+use tine_devices::mmds::Mmds;
 
 /// The run directory's machine has been deleted.
 const DELETED: u8 = 4;
@@ -45,7 +46,7 @@ fn run(args: &Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         id: args.id.clone(),
         run_dir: args.run_dir.clone(),
     };
-    let (controller, handle) = match Controller::new(identity)? {
+    let (controller, handle) = match Controller::new(identity, metadata(args)?)? {
         Ok(both) => both,
         Err(times) => {
             let (id, at) = (&args.id, times.accepted_at);
@@ -67,6 +68,21 @@ fn run(args: &Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Outcome::Ended | Outcome::Deleted => Ok(ExitCode::SUCCESS),
         Outcome::Failed(reason) => Err(reason.into()),
     }
+}
+
+/// The metadata store, with what the arguments name in it.
+fn metadata(args: &Args) -> Result<Mmds, Box<dyn std::error::Error>> {
+    let store = Mmds::new(args.mmds_size_limit);
+    if let Some(path) = &args.metadata {
+        let name = path.display();
+        let read = std::fs::read(path).map_err(|err| format!("metadata file {name}: {err}"))?;
+        let document = serde_json::from_slice(&read);
+        let document = document.map_err(|err| format!("metadata file {name}: {err}"))?;
+        store
+            .put(document)
+            .map_err(|err| format!("metadata file {name}: {err}"))?;
+    }
+    Ok(store)
 }
 
 /// What the controller begins with.

@@ -6,6 +6,7 @@ mod boot;
 mod drive;
 mod interface;
 mod machine;
+mod mmds;
 mod outputs;
 mod vsock;
 
@@ -18,6 +19,7 @@ pub use boot::BootSource;
 pub use drive::{CacheType, Drive, DrivePatch, IoEngine};
 pub use interface::{Interface, InterfacePatch};
 pub use machine::{HugePages, MachinePatch, MachineSettings};
+pub use mmds::MmdsSettings;
 pub use outputs::{Entropy, LoggerSettings, MetricsSettings, Serial};
 pub use vsock::Vsock;
 
@@ -36,6 +38,8 @@ pub struct Settings {
     pub interfaces: Vec<Interface>,
     /// The memory balloon.
     pub balloon: Option<BalloonConfig>,
+    /// The guest's way to the metadata store.
+    pub mmds: Option<MmdsSettings>,
     /// The socket device's way for other processes.
     pub vsock: Option<Vsock>,
     /// The entropy device.
@@ -67,6 +71,8 @@ pub enum Change {
     Interface(Interface),
     /// Sets the balloon.
     Balloon(BalloonConfig),
+    /// Sets the guest's way to the metadata store.
+    Mmds(MmdsSettings),
     /// Sets the socket device's path.
     Vsock(Vsock),
     /// Sets the entropy device.
@@ -113,6 +119,15 @@ impl Settings {
             Change::Balloon(balloon) => {
                 balloon::fits(Some(&balloon), &self.machine)?;
                 self.balloon = Some(balloon);
+            }
+            Change::Mmds(mmds) => {
+                let known = |id: &&String| self.interfaces.iter().any(|i| i.iface_id == **id);
+                if let Some(id) = mmds.network_interfaces.iter().find(|id| !known(id)) {
+                    return Err(BadSettings::new(format_args!(
+                        "field `network_interfaces`: there is no interface {id:?}"
+                    )));
+                }
+                self.mmds = Some(mmds);
             }
             Change::Vsock(vsock) => {
                 vsock.check()?;
@@ -250,7 +265,7 @@ pub struct FullConfig<'a> {
     logger: Option<&'a LoggerSettings>,
     machine_config: &'a MachineSettings,
     metrics: Option<&'a MetricsSettings>,
-    mmds_config: Option<()>,
+    mmds_config: Option<&'a MmdsSettings>,
     network_interfaces: &'a [Interface],
     vsock: Option<&'a Vsock>,
     entropy: Option<&'a Entropy>,
@@ -270,7 +285,7 @@ impl<'a> From<&'a Settings> for FullConfig<'a> {
             logger: settings.logger.as_ref(),
             machine_config: &settings.machine,
             metrics: settings.metrics.as_ref(),
-            mmds_config: None,
+            mmds_config: settings.mmds.as_ref(),
             network_interfaces: &settings.interfaces,
             vsock: settings.vsock.as_ref(),
             entropy: settings.entropy.as_ref(),

@@ -1,0 +1,197 @@
+//! `tine-vmm` as a process: sockets, signals, records, arguments.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+use serde_json::json;
+use tine_tests::api::{Vmm, tine_vmm};
+use tine_tests::{guest, text};
+
+/// Field case 50.
+#[test]
+fn a_dead_socket_is_replaced_and_a_live_one_refused_by_name() {
+    let mut vmm = Vmm::running("hang");
+    let second = Vmm::command(vmm.dir.path()).output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let message = text(&second.stderr);
+    assert!(
+        message.contains("api.sock") && message.contains("in use"),
+        "{message}"
+    );
+    vmm.get("/").expect(200);
+    vmm.signal(libc::SIGKILL);
+    assert_eq!(vmm.wait().signal(), Some(libc::SIGKILL));
+    assert!(vmm.socket().exists());
+    let again = Vmm::command(vmm.dir.path()).spawn().unwrap();
+    vmm.child = again;
+    let start = std::time::Instant::now();
+    while std::os::unix::net::UnixStream::connect(vmm.socket()).is_err() {
+        assert!(start.elapsed().as_secs() < 10);
+    }
+    assert_eq!(vmm.state(), "created");
+}
+
+#[test]
+fn a_signal_ends_a_machine_in_good_order() {
+    for name in ["hang", "spin"] {
+        for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            let mut vmm = Vmm::running(name);
+            vmm.signal(number);
+            assert_eq!(vmm.wait().code(), Some(0), "{name} {number}");
+            assert!(!vmm.socket().exists());
+            let last = vmm.usage().pop().unwrap();
+            assert_eq!(last.event, "ended");
+            assert_eq!(
+                last.reason.unwrap(),
+                format!("the process got signal {number}")
+            );
+        }
+    }
+}
+
+#[test]
+fn a_deletion_is_recorded_before_it_is_answered_and_never_undone() {
+    let mut vmm = Vmm::running("spin");
+    let answer = vmm
+        .request("DELETE", "/v1/machine", None)
+        .expect(202)
+        .json();
+    assert_eq!(answer["durable"], true);
+    let accepted = answer["accepted_at"].as_str().unwrap().to_owned();
+    assert_eq!(vmm.wait().code(), Some(0));
+    let records = vmm.usage();
+    let deletion = records.last().unwrap().deletion.clone().unwrap();
+    assert_eq!(deletion.accepted_at, accepted);
+    assert!(deletion.released_at.is_some());
+    let deleting = records.iter().find(|r| r.event == "deleting").unwrap();
+    assert_eq!(
+        deleting.usage,
+        records.last().unwrap().usage,
+        "metering stops at the acceptance"
+    );
+    let again = Vmm::command(vmm.dir.path()).output().unwrap();
+    assert_eq!(again.status.code(), Some(4));
+    assert!(text(&again.stderr).contains(&accepted));
+    assert_eq!(vmm.usage().len(), records.len());
+}
+
+#[test]
+fn a_deletion_that_was_cut_short_is_finished_instead_of_running() {
+    let dir = tempfile::tempdir().unwrap();
+    // As a process leaves it that was killed right after it had accepted.
+    let accepted = r#"{"accepted_at":"2026-01-01T00:00:00.000000Z","released_at":null}"#;
+    std::fs::write(dir.path().join("deleted.json"), accepted).unwrap();
+    let file = dir.path().join("config.json");
+    let config = json!({"boot-source": {"kernel_image_path": guest("hang")}});
+    std::fs::write(&file, config.to_string()).unwrap();
+    let output = Vmm::command(dir.path())
+        .arg("--config-file")
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(4));
+    assert!(!dir.path().join("api.sock").exists());
+    let last = tine::usage::read(dir.path()).unwrap().pop().unwrap();
+    assert_eq!(last.event, "deleted");
+    let deletion = last.deletion.unwrap();
+    assert_eq!(deletion.accepted_at, "2026-01-01T00:00:00.000000Z");
+    assert!(deletion.released_at.is_some());
+}
+
+#[test]
+fn usage_survives_a_kill() {
+    let mut vmm = Vmm::running("spin");
+    vmm.patch("/vm", &json!({"state": "Paused"})).expect(204);
+    vmm.signal(libc::SIGKILL);
+    vmm.wait();
+    let events: Vec<_> = vmm.usage().into_iter().map(|r| r.event).collect();
+    assert_eq!(events, ["created", "starting", "paused"]);
+}
+
+#[test]
+fn a_configuration_file_starts_the_machine_with_or_without_an_api() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.json");
+    let console = dir.path().join("console");
+    let config = json!({
+        "boot-source": {"kernel_image_path": guest("hello"), "boot_args": "quiet"},
+        "machine-config": {"vcpu_count": 2, "mem_size_mib": 64},
+        "serial": {"serial_out_path": console},
+        "drives": [], "network-interfaces": [], "balloon": null,
+    });
+    std::fs::write(&file, config.to_string()).unwrap();
+    let output = Command::new(tine_vmm())
+        .args(["--no-api", "--config-file"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(std::fs::read(&console).unwrap(), b"A");
+    let output = Vmm::command(dir.path())
+        .arg("--config-file")
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for (section, message) in [
+        (json!({"kernel_path": "x"}), "`kernel_path`"),
+        (json!({"kernel_image_path": "/nowhere"}), "/nowhere"),
+    ] {
+        let config = json!({"boot-source": section});
+        std::fs::write(&file, config.to_string()).unwrap();
+        let output = Vmm::command(dir.path())
+            .arg("--config-file")
+            .arg(&file)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(
+            text(&output.stderr).contains(message),
+            "{}",
+            text(&output.stderr)
+        );
+        assert!(!dir.path().join("api.sock").exists());
+    }
+}
+
+#[test]
+fn the_boot_timer_tells_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let vmm = Vmm::start_in(dir, ["--boot-timer", "--log-path", log.to_str().unwrap()]);
+    vmm.boot_source("boottimer");
+    vmm.start_machine().expect(204);
+    let mut vmm = vmm;
+    assert!(vmm.wait().success());
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains("Guest-boot-time ="), "{log}");
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused() {
+    let long = format!("/tmp/{}", "x".repeat(120));
+    for (args, status, message) in [
+        (vec!["--what"], 2, "--what"),
+        (vec!["--no-api"], 2, "--config-file"),
+        (vec!["--id", "a/b"], 2, "letters"),
+        (vec!["--level", "Loud"], 2, "Loud"),
+        (vec!["--api-sock", &long], 1, "107"),
+        (
+            vec![
+                "--run-dir",
+                "/nowhere",
+                "--api-sock",
+                "/tmp/tine-nowhere.sock",
+            ],
+            1,
+            "/nowhere",
+        ),
+    ] {
+        let output = Command::new(tine_vmm()).args(&args).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{args:?}");
+        let errors = text(&output.stderr);
+        assert!(errors.contains(message), "{args:?}: {errors}");
+    }
+    let output = Command::new(tine_vmm()).arg("--version").output().unwrap();
+    assert!(text(&output.stdout).starts_with("tine-vmm 0."));
+}
