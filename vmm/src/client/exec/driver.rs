@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tine_guest_agent::exec::{AttachRequest, HostControl, Record, Started, State};
-use tine_guest_agent::frame::{self, Decoder, Frame, Stream};
+use tine_guest_agent::frame::{Decoder, Frame, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{mpsc, oneshot};
 
 use super::link::{self, Link, Patience};
+use super::passage::{Passage, Pending, Pipe, deliver, read_input};
 use crate::client::error::Error;
 use crate::client::http::Http;
 
@@ -45,21 +46,6 @@ pub struct Driver {
     size: Option<HostControl>,
     attached_before: bool,
     lost: u64,
-}
-
-/// One output stream.
-struct Pipe {
-    /// Where it goes; nowhere when nobody reads it any more.
-    to: Option<DuplexStream>,
-    /// Bytes taken off connections so far.
-    offset: u64,
-}
-
-/// A frame's payload on its way to the reader.
-struct Pending {
-    output: usize,
-    bytes: Vec<u8>,
-    written: usize,
 }
 
 /// Why a connection is over.
@@ -293,71 +279,4 @@ enum Step {
     Nothing,
     /// More has to come first.
     More,
-}
-
-/// What is true of one connection only.
-#[derive(Default)]
-struct Passage {
-    /// The agent has said that the command runs.
-    started: bool,
-    /// Bytes of input have been sent.
-    input_sent: bool,
-    /// Frames that are to be written.
-    out: Vec<u8>,
-    /// Nothing can be written any more.
-    closed: bool,
-}
-
-impl Passage {
-    fn control(&mut self, control: &HostControl) {
-        // Plain data always serialises.
-        let json = serde_json::to_vec(control).unwrap_or_default();
-        self.frame(Stream::Control, &json);
-    }
-
-    /// Input; empty is its end.
-    fn input(&mut self, bytes: &[u8]) {
-        self.input_sent |= !bytes.is_empty();
-        self.frame(Stream::Stdin, bytes);
-    }
-
-    fn frame(&mut self, stream: Stream, payload: &[u8]) {
-        if !self.closed {
-            frame::encode(stream, payload, &mut self.out);
-        }
-    }
-
-    fn deaf(&mut self) {
-        self.closed = true;
-        self.out.clear();
-    }
-}
-
-/// Moves some of what is pending to its reader.
-async fn deliver(outputs: &mut [Pipe; 2], pending: &mut Option<Pending>) {
-    let Some(next) = pending else { return };
-    let pipe = &mut outputs[next.output].to;
-    let wrote = match pipe {
-        Some(to) => to.write(&next.bytes[next.written..]).await,
-        None => Ok(next.bytes.len()),
-    };
-    match wrote {
-        Ok(count) => next.written += count,
-        // Nobody reads it any more.
-        Err(_) => {
-            *pipe = None;
-            next.written = next.bytes.len();
-        }
-    }
-    if next.written >= next.bytes.len() {
-        *pending = None;
-    }
-}
-
-/// Some input; 0 at its end.
-async fn read_input(stdin: &mut Option<DuplexStream>, buffer: &mut [u8]) -> usize {
-    match stdin {
-        Some(stdin) => stdin.read(buffer).await.unwrap_or(0),
-        None => std::future::pending().await,
-    }
 }

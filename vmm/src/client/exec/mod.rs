@@ -6,6 +6,7 @@
 
 mod driver;
 mod link;
+mod passage;
 
 use std::io;
 use std::pin::Pin;
