@@ -187,7 +187,7 @@ fn a_second_vcpu_starts_when_the_first_tells_it_to() {
 /// Field case 6: an initrd arrives whole, every time.
 #[test]
 fn thirty_boots_hash_the_initrd_to_the_same_value() {
-    let bytes: Vec<u8> = (0..20_000u32).map(|n| (n * 7919 >> 5) as u8).collect();
+    let bytes: Vec<u8> = (0..20_000u32).map(|n| ((n * 7919) >> 5) as u8).collect();
     let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     let expected = bytes.iter().fold(0xcbf2_9ce4_8422_2325, fnv);
     let initrd = file(&bytes);

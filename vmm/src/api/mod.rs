@@ -1,6 +1,6 @@
 //! The API: HTTP/1.1 on a Unix socket, on a thread of its own.
 //!
-//! Two parts share it. The known API ([`known`](self)) keeps the paths, fields, codes and the
+//! Two parts share it. The known API (`known`) keeps the paths, fields, codes and the
 //! error shape that existing clients speak; `/v1` is what it has no words for. `openapi.yaml`
 //! beside this crate's manifest describes both, and a test holds the table of routes to it.
 //!

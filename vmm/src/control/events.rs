@@ -26,19 +26,6 @@ pub enum Event {
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// A command has ended.
-    Exec {
-        /// When.
-        at: String,
-        /// The caller's name for it.
-        request_id: String,
-        /// How: the agent's word.
-        state: String,
-        /// Its exit code.
-        exit_code: Option<i32>,
-        /// The signal that ended it.
-        signal: Option<i32>,
-    },
     /// Something is running out.
     Warning {
         /// When.

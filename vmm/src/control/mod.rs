@@ -8,10 +8,13 @@
 
 mod access;
 mod command;
+mod configure;
 mod controller;
 mod deletion;
+mod end;
 mod events;
 mod handle;
+mod life;
 mod metrics;
 mod recorder;
 pub mod settings;

@@ -247,10 +247,11 @@ fn load(
     Ok(entry)
 }
 
-/// Words for every guest: the console, and an end instead of a hang when the kernel panics. PCI
-/// is not there to be probed, nor is a second serial port or a keyboard.
-const MACHINE_WORDS: &str = "console=ttyS0 reboot=k panic=-1 pci=off 8250.nr_uarts=1 \
-     i8042.noaux i8042.nomux i8042.dumbkbd no_timer_check random.trust_cpu=on";
+/// Words for every Linux guest: the console; an end instead of a hang when the kernel panics; no
+/// search for PCI or for serial ports that are not there; lock prefixes left alone, which a kernel
+/// on one processor would patch out one by one; the processor's own randomness counted.
+const MACHINE_WORDS: &str = "console=ttyS0 reboot=k panic=-1 noreplace-smp pci=off \
+     8250.nr_uarts=1 random.trust_cpu=on";
 
 fn command_line(config: &MachineConfig) -> Result<String, MachineError> {
     let quiet = match config.console {

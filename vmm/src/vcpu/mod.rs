@@ -1,6 +1,6 @@
 //! vCPUs: one named thread each, which runs guest code and nothing else.
 //!
-//! A vCPU thread has no other input than its [`Control`]: it is told to run, pause or stop, and
+//! A vCPU thread has no other input than its `Control`: it is told to run, pause or stop, and
 //! it reports back when it has done so. Everything else it touches is a bus, which is immutable.
 
 mod control;
