@@ -4,6 +4,7 @@
 //! A test here runs on the real `/dev/kvm`. Where there is none it fails, in words.
 
 pub mod api;
+pub mod cli;
 pub mod linux;
 
 use std::fs::OpenOptions;

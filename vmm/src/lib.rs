@@ -7,6 +7,7 @@ pub mod agent;
 pub mod api;
 pub mod arch;
 pub mod boot;
+pub mod client;
 pub mod clock;
 pub mod config;
 pub mod console;

@@ -3,14 +3,34 @@
 //! Exit statuses: a command's own; 128 and the signal's number when it was killed; 124 when time
 //! ran out; 1 when Tine itself could not do what was asked; 2 when the words made no sense.
 
+mod attach;
+mod completion;
+mod cp;
+mod events;
+mod exec;
+mod exit;
+mod failure;
+mod forward;
+mod inspect;
+mod keys;
+mod kill;
+mod logs;
+mod machines;
+mod output;
 mod parse;
+mod ps;
+mod rm;
 mod run;
-mod signals;
+mod rundir;
+mod session;
+mod terminal;
 mod timing;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use self::failure::Failure;
 
 /// Runs code you did not write in a machine of its own.
 #[derive(Parser)]
@@ -22,25 +42,59 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Boot a machine, run a command in it, and remove it
-    Run(run::Args),
+    Run(Box<run::Args>),
+    Ps(ps::Args),
+    Exec(exec::Args),
+    Attach(attach::Args),
+    Kill(kill::Args),
+    Cp(cp::Args),
+    Forward(forward::Args),
+    Logs(logs::Args),
+    Events(events::Args),
+    Inspect(inspect::Args),
+    Rm(rm::Args),
+    Completion(completion::Args),
 }
 
 /// Runs what the process's arguments say.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(*args),
+        Command::Ps(args) => in_runtime(ps::ps(args)),
+        Command::Exec(args) => in_runtime(exec::exec(args)),
+        Command::Attach(args) => in_runtime(attach::attach(args)),
+        Command::Kill(args) => in_runtime(kill::kill(args)),
+        Command::Cp(args) => in_runtime(cp::cp(args)),
+        Command::Forward(args) => in_runtime(forward::forward(args)),
+        Command::Logs(args) => in_runtime(logs::logs(args)),
+        Command::Events(args) => in_runtime(events::events(args)),
+        Command::Inspect(args) => in_runtime(inspect::inspect(args)),
+        Command::Rm(args) => in_runtime(rm::rm(args)),
+        Command::Completion(args) => completion::completion(&args),
     };
     match result {
         Ok(status) => ExitCode::from(status),
-        Err(err) => {
-            // A broken pipe on standard error leaves nobody to tell.
-            let _ = std::io::Write::write_all(
-                &mut std::io::stderr(),
-                format!("tine: {err}\n").as_bytes(),
-            );
-            ExitCode::from(1)
+        Err(failure) => {
+            if !failure.words.is_empty() {
+                // A broken pipe on standard error leaves nobody to tell.
+                let _ = std::io::Write::write_all(
+                    &mut std::io::stderr(),
+                    format!("tine: {failure}\n").as_bytes(),
+                );
+            }
+            ExitCode::from(failure.status)
         }
     }
+}
+
+/// Runs a client on this thread. Threads that wait in the system end with the process.
+fn in_runtime(work: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|err| Failure::new(format!("cannot set up the event loop: {err}")))?;
+    let result = runtime.block_on(work);
+    runtime.shutdown_background();
+    result
 }

@@ -1,94 +1,28 @@
-//! `tine run`: one machine for one command.
+//! `tine run` in the foreground: one machine for one command, in this process.
 
 use std::fmt::Write as _;
 use std::io;
-use std::path::PathBuf;
-use std::process;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tine::agent::{Agent, AgentError, Hellos, Streams};
-use tine::config::{ConsoleConfig, MachineConfig};
-use tine::image::{Image, NoImage};
+use tine::config::ConsoleConfig;
+use tine::image::NoImage;
 use tine::machine::{Machine, MachineError};
+use tine::signals;
 use tine::vcpu::Ending;
-use tine_devices::virtio::block::BlockConfig;
-use tine_guest_agent::exec::{ExecRequest, Record, State};
-use tine_guest_agent::octets::Octets;
+use tine_guest_agent::exec::Record;
 
-use super::timing::Timing;
-use super::{parse, signals};
+use super::Args;
+use super::config::local;
+use crate::cli::exit::{self, TIMED_OUT};
+use crate::cli::timing::Timing;
 
 /// How long a guest may take to switch itself off in good order.
 const POWER_OFF_PATIENCE: Duration = Duration::from_secs(60);
-/// As `timeout(1)` does it.
-const STATUS_TIMED_OUT: u8 = 124;
 /// How much of the console is shown when a guest ends unasked.
 const CONSOLE_LINES: usize = 12;
-
-/// Boot a machine, run a command in it, and remove it.
-#[derive(clap::Args)]
-#[command(after_help = "\
-Without a COMMAND the machine runs until its guest ends by itself.
-
-Examples:
-  tine run -- uname -a
-  echo hi | tine run -i -- cat
-  tine run --memory 512M --rootfs debian.ext4 -w /root -- sh -c 'apt list | wc -l'
-  tine run --kernel guest.elf --console stdout")]
-pub struct Args {
-    /// Kernel to boot (ELF or bzImage) [default: the built image]
-    #[arg(long, value_name = "FILE")]
-    kernel: Option<PathBuf>,
-    /// Initial RAM disk [default: the built image's, when a COMMAND is given]
-    #[arg(long, value_name = "FILE")]
-    initrd: Option<PathBuf>,
-    /// Words for the kernel's command line
-    #[arg(
-        long,
-        value_name = "WORDS",
-        default_value = "",
-        allow_hyphen_values = true
-    )]
-    cmdline: String,
-    /// Number of vCPUs
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    vcpus: u8,
-    /// Memory, with a unit (K, M, G); a bare number is MiB
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse::size)]
-    memory: u64,
-    /// Attach a raw disk image; the guest finds them as vda, vdb, ... (behind the root drive)
-    #[arg(long = "disk", value_name = "PATH[,ro]", value_parser = parse::drive)]
-    disks: Vec<parse::Drive>,
-    /// Disk image to take as the guest's root file system
-    #[arg(long, value_name = "PATH[,ro]", value_parser = parse::drive)]
-    rootfs: Option<parse::Drive>,
-    /// Where the guest's console goes
-    #[arg(long, value_name = "none|stdout|FILE", default_value = "none", value_parser = parse::console)]
-    console: ConsoleConfig,
-    /// End everything after this time (status 124)
-    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
-    timeout: Option<Duration>,
-    /// Set a variable for the command; without a value, pass it on
-    #[arg(short, long = "env", value_name = "NAME[=VALUE]", value_parser = parse::variable)]
-    env: Vec<(String, String)>,
-    /// Directory to run the command in
-    #[arg(short, long, value_name = "DIR")]
-    workdir: Option<String>,
-    /// User to run the command as
-    #[arg(short, long, value_name = "USER|UID[:GID]")]
-    user: Option<String>,
-    /// Pass standard input to the command
-    #[arg(short, long)]
-    interactive: bool,
-    /// Print to standard error how long each phase took
-    #[arg(long)]
-    timing: bool,
-    /// The command and its arguments
-    #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<std::ffi::OsString>,
-}
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
@@ -125,10 +59,11 @@ enum Event {
 pub fn run(args: Args) -> Result<u8, RunError> {
     let mut timing = Timing::start(args.timing);
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
-    let config = config(&args)?;
+    let config = local(&args)?;
     let (events, received) = mpsc::channel();
     let to_run = events.clone();
-    signals::forward(move |signal| send(&to_run, Event::Signal(signal)))
+    signals::block()
+        .and_then(|blocked| blocked.forward(move |signal| send(&to_run, Event::Signal(signal))))
         .map_err(|err| RunError::Os("watch for signals", err))?;
     let to_run = events.clone();
     let machine = Machine::assemble(&config, move |ending| send(&to_run, Event::Ended(ending)))?;
@@ -149,40 +84,6 @@ pub fn run(args: Args) -> Result<u8, RunError> {
 fn send(events: &Sender<Event>, event: Event) {
     // The receiver is gone when the run is over, and then nobody needs to know.
     let _ = events.send(event);
-}
-
-fn config(args: &Args) -> Result<MachineConfig, RunError> {
-    let with_command = !args.command.is_empty();
-    let built = match (&args.kernel, &args.initrd) {
-        (Some(_), Some(_)) => None,
-        (Some(_), None) if !with_command => None,
-        _ => Some(Image::built()?),
-    };
-    let built = built.as_ref();
-    let kernel = args
-        .kernel
-        .clone()
-        .or_else(|| built.map(|image| image.kernel.clone()));
-    let mut config = MachineConfig::new(kernel.unwrap_or_default());
-    config.initrd = args
-        .initrd
-        .clone()
-        .or_else(|| built.map(|image| image.initramfs.clone()));
-    config.cmdline = args.cmdline.clone();
-    config.vcpus = args.vcpus;
-    config.memory = args.memory;
-    config.console = args.console.clone();
-    config.root_drive = args.rootfs.as_ref().map(|_| 0);
-    for (number, drive) in args.rootfs.iter().chain(&args.disks).enumerate() {
-        let id = match (number, &args.rootfs) {
-            (0, Some(_)) => "root".to_owned(),
-            (number, _) => format!("disk{number}"),
-        };
-        let mut block = BlockConfig::new(id, drive.path.clone());
-        block.read_only = drive.read_only;
-        config.drives.push(block);
-    }
-    Ok(config)
 }
 
 /// A machine on its way through a run.
@@ -234,7 +135,7 @@ impl Run {
         timing.phase("command");
         self.power_off()?;
         timing.phase("power off");
-        Ok(status(&record))
+        Ok(exit::status(&record))
     }
 
     /// Waits for the guest to end by itself.
@@ -263,7 +164,7 @@ impl Run {
             Err(RecvTimeoutError::Timeout) => {
                 let limit = self.args.timeout.unwrap_or_default();
                 eprintln!("tine: timed out after {limit:?}");
-                Waited::Leave(STATUS_TIMED_OUT)
+                Waited::Leave(TIMED_OUT)
             }
             Err(RecvTimeoutError::Disconnected) => unreachable!("this run holds a sender"),
         }
@@ -285,7 +186,9 @@ impl Run {
 
     fn run_command(&self) -> Result<(), RunError> {
         let agent = Agent::new(self.machine.vsock().clone());
-        let request = request(&self.args);
+        let mut request = self.args.place.request(&self.args.command);
+        request.request_id = format!("run-{}", std::process::id());
+        request.stdin = self.args.interactive;
         let events = self.events.clone();
         spawn("exec", move || {
             let stdin = request
@@ -345,7 +248,12 @@ impl Run {
 
     fn ended(&self, ending: Ending, when: &'static str) -> RunError {
         let mut console = String::new();
-        if self.args.console == ConsoleConfig::None {
+        if self
+            .args
+            .console
+            .as_ref()
+            .is_none_or(|to| *to == ConsoleConfig::None)
+        {
             for line in self.machine.console_tail().lines(CONSOLE_LINES) {
                 let _ = write!(console, "\n  console: {line}");
             }
@@ -363,40 +271,4 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), RunErro
     thread
         .map(drop)
         .map_err(|err| RunError::Os("start a thread", err))
-}
-
-fn request(args: &Args) -> ExecRequest {
-    use std::os::unix::ffi::OsStringExt;
-    ExecRequest {
-        request_id: format!("run-{}", process::id()),
-        argv: args
-            .command
-            .iter()
-            .map(|word| Octets(word.clone().into_vec()))
-            .collect(),
-        env: args
-            .env
-            .iter()
-            .map(|(name, value)| (name.clone(), Octets(value.clone().into_bytes())))
-            .collect(),
-        cwd: args
-            .workdir
-            .as_ref()
-            .map(|dir| Octets(dir.clone().into_bytes())),
-        user: args.user.clone(),
-        stdin: args.interactive,
-        ..Default::default()
-    }
-}
-
-/// The exit status that a shell would give.
-fn status(record: &Record) -> u8 {
-    if let (State::Failed, Some(reason)) = (record.state, &record.reason) {
-        eprintln!("tine: {reason}");
-    }
-    match (record.exit_code, record.signal) {
-        (_, Some(signal)) => 128u8.wrapping_add(signal as u8),
-        (Some(code), None) => code as u8,
-        (None, None) => 1,
-    }
 }

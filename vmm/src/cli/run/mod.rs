@@ -1,0 +1,103 @@
+//! `tine run`: a machine for one command, or one that stays.
+
+mod config;
+mod detached;
+mod foreground;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tine::config::ConsoleConfig;
+
+use super::exec::Place;
+use super::failure::Failure;
+use super::{parse, rundir};
+
+/// Boot a machine, run a command in it, and remove it; or leave it running (-d)
+#[derive(clap::Args)]
+#[command(after_help = "\
+Without a COMMAND the machine runs until its guest ends by itself.
+
+With -d the machine stays, in a process of its own, and its id is printed once it is running. A
+COMMAND is started in it under the request id `main`, and not waited for: `tine attach ID main`
+shows it. If anything fails, nothing is left behind. The machine is used with `tine exec`, `cp`,
+`forward`, `logs`, `ps`, and ends with `tine rm -f`.
+
+Examples:
+  tine run -- uname -a
+  echo hi | tine run -i -- cat
+  tine run --memory 512M --rootfs debian.ext4 -w /root -- sh -c 'apt list | wc -l'
+  tine run --kernel guest.elf --console stdout
+  tine run -d --name web --rootfs debian.ext4 -- python3 -m http.server 80")]
+pub struct Args {
+    /// Leave the machine running, and print its id
+    #[arg(short, long, conflicts_with = "interactive")]
+    detach: bool,
+    /// The machine's id, with -d [default: a random one]
+    #[arg(long, value_name = "ID", requires = "detach", value_parser = rundir::id)]
+    name: Option<String>,
+    /// With -d: do not wait for the guest's agent, which another guest may not have
+    #[arg(long, requires = "detach", conflicts_with = "command")]
+    no_wait: bool,
+    /// With -d: print a JSON object instead of the id
+    #[arg(long, requires = "detach")]
+    json: bool,
+    /// Kernel to boot (ELF or bzImage) [default: the built image]
+    #[arg(long, value_name = "FILE")]
+    kernel: Option<PathBuf>,
+    /// Initial RAM disk [default: the built image's, when its agent is needed]
+    #[arg(long, value_name = "FILE")]
+    initrd: Option<PathBuf>,
+    /// Words for the kernel's command line
+    #[arg(
+        long,
+        value_name = "WORDS",
+        default_value = "",
+        allow_hyphen_values = true
+    )]
+    cmdline: String,
+    /// Number of vCPUs
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    vcpus: u8,
+    /// Memory, with a unit (K, M, G); a bare number is MiB
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse::size)]
+    memory: u64,
+    /// Attach a raw disk image; the guest finds them as vda, vdb, ... (behind the root drive)
+    #[arg(long = "disk", value_name = "PATH[,ro]", value_parser = parse::drive)]
+    disks: Vec<parse::Drive>,
+    /// Disk image to take as the guest's root file system
+    #[arg(long, value_name = "PATH[,ro]", value_parser = parse::drive)]
+    rootfs: Option<parse::Drive>,
+    /// Where the guest's console goes [default: none; with -d where `tine logs` finds it]
+    #[arg(long, value_name = "none|stdout|FILE", value_parser = parse::console)]
+    console: Option<ConsoleConfig>,
+    /// End everything after this time (status 124); with -d: the time until it is running
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    timeout: Option<Duration>,
+    #[command(flatten)]
+    place: Place,
+    /// Pass standard input to the command
+    #[arg(short, long)]
+    interactive: bool,
+    /// Print to standard error how long each phase took
+    #[arg(long)]
+    timing: bool,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<std::ffi::OsString>,
+}
+
+impl Args {
+    /// Whether the guest has to have an agent.
+    fn needs_agent(&self) -> bool {
+        !self.command.is_empty() || self.detach && !self.no_wait
+    }
+}
+
+/// Runs the machine; the result is the status to exit with.
+pub fn run(args: Args) -> Result<u8, Failure> {
+    match args.detach {
+        true => super::in_runtime(detached::start(args)),
+        false => foreground::run(args).map_err(|err| Failure::new(err.to_string())),
+    }
+}

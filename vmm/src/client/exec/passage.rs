@@ -1,0 +1,88 @@
+//! What one connection to a command has under way, in each direction.
+
+use tine_guest_agent::exec::HostControl;
+use tine_guest_agent::frame::{self, Stream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+/// One output stream.
+pub struct Pipe {
+    /// Where it goes; nowhere when nobody reads it any more.
+    pub to: Option<DuplexStream>,
+    /// Bytes taken off connections so far.
+    pub offset: u64,
+}
+
+/// A frame's payload on its way to the reader.
+pub struct Pending {
+    pub output: usize,
+    pub bytes: Vec<u8>,
+    pub written: usize,
+}
+
+/// What is true of one connection only.
+#[derive(Default)]
+pub struct Passage {
+    /// The agent has said that the command runs.
+    pub started: bool,
+    /// Bytes of input have been sent.
+    pub input_sent: bool,
+    /// Frames that are to be written.
+    pub out: Vec<u8>,
+    /// Nothing can be written any more.
+    closed: bool,
+}
+
+impl Passage {
+    pub fn control(&mut self, control: &HostControl) {
+        // Plain data always serialises.
+        let json = serde_json::to_vec(control).unwrap_or_default();
+        self.frame(Stream::Control, &json);
+    }
+
+    /// Input; empty is its end.
+    pub fn input(&mut self, bytes: &[u8]) {
+        self.input_sent |= !bytes.is_empty();
+        self.frame(Stream::Stdin, bytes);
+    }
+
+    fn frame(&mut self, stream: Stream, payload: &[u8]) {
+        if !self.closed {
+            frame::encode(stream, payload, &mut self.out);
+        }
+    }
+
+    /// Nothing more can be written.
+    pub fn deaf(&mut self) {
+        self.closed = true;
+        self.out.clear();
+    }
+}
+
+/// Moves some of what is pending to its reader.
+pub async fn deliver(outputs: &mut [Pipe; 2], pending: &mut Option<Pending>) {
+    let Some(next) = pending else { return };
+    let pipe = &mut outputs[next.output].to;
+    let wrote = match pipe {
+        Some(to) => to.write(&next.bytes[next.written..]).await,
+        None => Ok(next.bytes.len()),
+    };
+    match wrote {
+        Ok(count) => next.written += count,
+        // Nobody reads it any more.
+        Err(_) => {
+            *pipe = None;
+            next.written = next.bytes.len();
+        }
+    }
+    if next.written >= next.bytes.len() {
+        *pending = None;
+    }
+}
+
+/// Some input; 0 at its end.
+pub async fn read_input(stdin: &mut Option<DuplexStream>, buffer: &mut [u8]) -> usize {
+    match stdin {
+        Some(stdin) => stdin.read(buffer).await.unwrap_or(0),
+        None => std::future::pending().await,
+    }
+}

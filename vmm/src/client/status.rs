@@ -1,0 +1,56 @@
+//! What a machine says of itself.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The answer to `GET /v1/machine`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Its id.
+    pub id: String,
+    /// What it is doing: `created`, `starting`, `running`, `paused`, `snapshotting`, `ended`,
+    /// `failed`, `deleting` or `deleted`.
+    pub state: String,
+    /// Since when: RFC 3339, UTC.
+    #[serde(default)]
+    pub since: Option<String>,
+    /// Why, where the state does not say all.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Its process.
+    #[serde(default)]
+    pub pid: Option<u32>,
+    /// The last lines of its console.
+    #[serde(default)]
+    pub console: Vec<String>,
+    /// Versions, usage, and what later versions add.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+impl Status {
+    /// An exec sent now is accepted.
+    pub fn is_running(&self) -> bool {
+        self.state == "running"
+    }
+}
+
+/// What happens to a machine: a line of `GET /v1/events`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Its kind: `state`, `exec`, `warning`, `lost`, and what later versions add.
+    pub event: String,
+    /// When: RFC 3339, UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// What the kind of event has to say.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+impl Event {
+    /// A field that is text.
+    pub fn text(&self, field: &str) -> Option<&str> {
+        self.more.get(field)?.as_str()
+    }
+}
