@@ -102,6 +102,7 @@ fn a_machine_whose_process_is_killed_is_dead_and_can_be_removed() {
     started(&place, "victim", "spin");
     // SAFETY: kill takes two integers, and the process is the machine's own.
     assert_eq!(
+        // SAFETY: kill takes two integers; the process is the machine started above.
         unsafe { libc::kill(pid(&place, "victim"), libc::SIGKILL) },
         0
     );
