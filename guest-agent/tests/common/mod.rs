@@ -53,7 +53,10 @@ impl Agent {
         }
         // Another build of it, such as the one for the guest, can be put to the same tests.
         let agent = std::env::var("TINE_AGENT_UNDER_TEST");
-        let child = Command::new(agent.as_deref().unwrap_or(env!("CARGO_BIN_EXE_tine-agent")))
+        // Whoever runs the tests may ignore signals (nohup does); PID 1 of a guest starts with none ignored.
+        let child = Command::new("env")
+            .arg("--default-signal")
+            .arg(agent.as_deref().unwrap_or(env!("CARGO_BIN_EXE_tine-agent")))
             .args([
                 "--listen",
                 &format!("unix:{}", dir.path().join("agent").display()),
