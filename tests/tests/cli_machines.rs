@@ -101,10 +101,8 @@ fn a_machine_whose_process_is_killed_is_dead_and_can_be_removed() {
     let place = place();
     started(&place, "victim", "spin");
     // SAFETY: kill takes two integers, and the process is the machine's own.
-    assert_eq!(
-        unsafe { libc::kill(pid(&place, "victim"), libc::SIGKILL) },
-        0
-    );
+    let killed = unsafe { libc::kill(pid(&place, "victim"), libc::SIGKILL) };
+    assert_eq!(killed, 0);
     let dead = [("victim".to_owned(), "dead".to_owned())];
     eventually(|| list(&place, &[]) == dead);
     let gone = place.fails(1, ["exec", "victim", "--", "true"]);

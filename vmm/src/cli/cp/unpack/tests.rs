@@ -1,11 +1,17 @@
+//! Archives of guests that mean no good, and what is kept of those that do.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use tar::{Builder, Header};
 
 use super::*;
 
-/// An archive of entries: kind, path as it stands, link, content.
-fn archive(entries: &[(EntryType, &[u8], &[u8], &[u8])]) -> Vec<u8> {
+/// Kind, path as it stands, link, content.
+type Made<'a> = (EntryType, &'a [u8], &'a [u8], &'a [u8]);
+
+fn archive(entries: &[Made]) -> Vec<u8> {
     let mut builder = Builder::new(Vec::new());
     for (kind, path, link, content) in entries {
         let mut header = Header::new_gnu();
@@ -55,9 +61,6 @@ fn modes_and_times_are_kept_and_set_id_bits_are_not() {
     let target = std::fs::read_link(place.join("d/l")).unwrap();
     assert_eq!(target, Path::new("/nowhere"));
 }
-
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 
 #[test]
 fn nothing_is_made_outside() {
