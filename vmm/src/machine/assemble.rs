@@ -31,7 +31,7 @@ use crate::host::HostKind;
 use crate::kvm::{Host, KvmError, Vm};
 use crate::layout;
 use crate::memory::MachineMemory;
-use crate::vcpu::{self, Buses, Ending, OnEnd, VcpuThread};
+use crate::vcpu::{self, Buses, Emulator, Ending, OnEnd, VcpuThread};
 
 impl Machine {
     /// Makes the machine that `config` describes. Its guest does not run yet: see
@@ -74,12 +74,17 @@ impl Machine {
         devices.add_virtio(Box::new(vsock_device))?;
         devices.add_virtio(Box::new(Rng::new()?))?;
 
-        let entry = load(config, &memory, &devices.places)?;
+        let kind = HostKind::detect();
+        let entry = load(config, kind, &memory, &devices.places)?;
         let vcpus = create_vcpus(&host, &vm, config.vcpus, &entry)?;
         let Devices {
             buses, subscribers, ..
         } = devices;
         let buses = Arc::new(buses);
+        let emulator = match kind {
+            HostKind::Hardware => None,
+            HostKind::Software => Some(Arc::new(Emulator::new(memory.regions.clone()))),
+        };
         let events = EventLoop::spawn(subscribers).map_err(os("start the device thread"))?;
         // From here on the machine's Drop ends what has been started, should a thread fail.
         let mut machine = Self {
@@ -93,7 +98,8 @@ impl Machine {
             _vm: vm,
         };
         for (index, fd) in (0..).zip(vcpus) {
-            let vcpu = VcpuThread::spawn(index, fd, buses.clone(), on_end.clone());
+            let vcpu =
+                VcpuThread::spawn(index, fd, buses.clone(), emulator.clone(), on_end.clone());
             machine.vcpus.push(vcpu.map_err(os("start a vCPU thread"))?);
         }
         Ok(machine)
@@ -229,12 +235,13 @@ impl<'a> Devices<'a> {
 /// Writes everything that the guest finds in memory at its first instruction.
 fn load(
     config: &MachineConfig,
+    host: HostKind,
     memory: &MachineMemory,
     devices: &[MmioDevice],
 ) -> Result<Entry, MachineError> {
     let mem = &memory.regions;
     let rsdp = acpi::write_tables(mem, config.vcpus, devices)?;
-    let line = command_line(config)?;
+    let line = command_line(config, host)?;
     let source = BootSource {
         kernel: &config.kernel,
         initrd: config.initrd.as_deref(),
@@ -253,7 +260,7 @@ fn load(
 const MACHINE_WORDS: &str = "console=ttyS0 reboot=k panic=-1 noreplace-smp pci=off \
      8250.nr_uarts=1 random.trust_cpu=on";
 
-fn command_line(config: &MachineConfig) -> Result<String, MachineError> {
+fn command_line(config: &MachineConfig, host: HostKind) -> Result<String, MachineError> {
     let quiet = match config.console {
         ConsoleConfig::None => "quiet",
         _ => "",
@@ -270,9 +277,8 @@ fn command_line(config: &MachineConfig) -> Result<String, MachineError> {
         }
         None => String::new(),
     };
-    let host = HostKind::detect().kernel_words();
     Ok(cmdline::assemble(
-        &[MACHINE_WORDS, quiet, host, &root],
+        &[MACHINE_WORDS, quiet, host.kernel_words(), &root],
         &config.cmdline,
     )?)
 }

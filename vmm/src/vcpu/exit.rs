@@ -9,6 +9,7 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
+use super::emulate::Emulator;
 use super::{Buses, Ending};
 
 /// What came of running guest code once.
@@ -21,8 +22,9 @@ pub(super) enum Outcome {
     Ended(Ending),
 }
 
-/// Runs guest code until it leaves it, and serves the access that it left for.
-pub(super) fn run(vcpu: &mut VcpuFd, buses: &Buses) -> Outcome {
+/// Runs guest code until it leaves it, and serves the access that it left for. With an
+/// `emulator`, an instruction that KVM does not know is no end yet.
+pub(super) fn run(vcpu: &mut VcpuFd, buses: &Buses, emulator: Option<&Emulator>) -> Outcome {
     match vcpu.run() {
         Ok(VcpuExit::IoOut(port, data)) => {
             buses.ports.write(u64::from(port), data);
@@ -51,7 +53,7 @@ pub(super) fn run(vcpu: &mut VcpuFd, buses: &Buses) -> Outcome {
         Ok(VcpuExit::FailEntry(reason, _)) => Outcome::Ended(Ending::Failed(format!(
             "the processor refused to enter the guest (reason {reason:#x})"
         ))),
-        Ok(VcpuExit::InternalError) => Outcome::Ended(Ending::Failed(internal_error(vcpu))),
+        Ok(VcpuExit::InternalError) => internal_error(vcpu, emulator),
         Ok(other) => {
             let reason = format!("KVM ended the guest's run in a way not known here: {other:?}");
             Outcome::Ended(Ending::Failed(reason))
@@ -61,38 +63,50 @@ pub(super) fn run(vcpu: &mut VcpuFd, buses: &Buses) -> Outcome {
     }
 }
 
-/// Says what KVM could not do, and where.
-fn internal_error(vcpu: &mut VcpuFd) -> String {
-    let rip = vcpu.get_regs().map_or(0, |regs| regs.rip);
+/// What KVM could not do: an instruction that we can, or the end, with what and where in words.
+fn internal_error(vcpu: &mut VcpuFd, emulator: Option<&Emulator>) -> Outcome {
     // SAFETY: after KVM_EXIT_INTERNAL_ERROR the kernel has filled the `internal` variant, and any
     // bit pattern is a value of its integers.
     let internal = unsafe { vcpu.get_kvm_run().__bindgen_anon_1.internal };
-    match internal.suberror {
+    let at = |vcpu: &VcpuFd| vcpu.get_regs().map_or(0, |regs| regs.rip);
+    let reason = match internal.suberror {
         KVM_INTERNAL_ERROR_EMULATION => {
-            // The kernel's layout: flags, then a byte count and up to 15 bytes.
-            let bytes: Vec<u8> = internal.data[1..]
-                .iter()
-                .flat_map(|w| w.to_le_bytes())
-                .collect();
-            let known = internal.ndata >= 4 && internal.data[0] & 1 == 1;
-            let len = if known {
-                usize::from(bytes[0]).min(15)
-            } else {
-                0
-            };
-            let code: Vec<String> = bytes[1..=len].iter().map(|b| format!("{b:02x}")).collect();
-            let code = if code.is_empty() {
-                "unknown".to_owned()
-            } else {
-                code.join(" ")
+            let mut bytes = [0; 15];
+            let code = instruction(&internal.data, internal.ndata, &mut bytes);
+            if emulator.is_some_and(|emulator| emulator.step(vcpu, code).is_ok()) {
+                return Outcome::Handled;
+            }
+            let code: Vec<String> = code.iter().map(|b| format!("{b:02x}")).collect();
+            let code = match code.is_empty() {
+                true => "unknown".to_owned(),
+                false => code.join(" "),
             };
             format!(
                 "the host's KVM cannot emulate an instruction of the guest kernel \
-                 (at {rip:#x}, bytes: {code})"
+                 (at {:#x}, bytes: {code})",
+                at(vcpu)
             )
         }
-        other => format!("KVM failed internally (suberror {other}, guest at {rip:#x})"),
+        other => format!(
+            "KVM failed internally (suberror {other}, guest at {:#x})",
+            at(vcpu)
+        ),
+    };
+    Outcome::Ended(Ending::Failed(reason))
+}
+
+/// The bytes of an instruction that could not be emulated, as far as KVM tells them: flags, then
+/// a byte count and up to 15 bytes.
+fn instruction<'a>(data: &[u64; 16], words: u32, bytes: &'a mut [u8; 15]) -> &'a [u8] {
+    if words < 4 || data[0] & 1 == 0 {
+        return &[];
     }
+    let mut told = data[1..].iter().flat_map(|word| word.to_le_bytes());
+    let len = usize::from(told.next().unwrap_or(0)).min(bytes.len());
+    for (byte, told) in bytes.iter_mut().zip(told) {
+        *byte = told;
+    }
+    &bytes[..len]
 }
 
 /// The byte in a vCPU's shared page that makes KVM_RUN return at once.

@@ -4,6 +4,7 @@
 //! it reports back when it has done so. Everything else it touches is a bus, which is immutable.
 
 mod control;
+mod emulate;
 mod exit;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,6 +17,7 @@ use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
 
 use control::Control;
 pub use control::Wish;
+pub use emulate::Emulator;
 use exit::{Outcome, RunPage};
 
 /// Port I/O and memory-mapped I/O of a machine.
@@ -71,11 +73,13 @@ pub struct VcpuThread {
 }
 
 impl VcpuThread {
-    /// Starts the thread of vCPU `index`; the vCPU waits there until it is told to run.
+    /// Starts the thread of vCPU `index`; the vCPU waits there until it is told to run. With an
+    /// `emulator`, instructions that KVM does not know are carried out by it.
     pub fn spawn(
         index: u8,
         mut vcpu: VcpuFd,
         buses: Arc<Buses>,
+        emulator: Option<Arc<Emulator>>,
         on_end: OnEnd,
     ) -> std::io::Result<Self> {
         let control = Arc::new(Control::default());
@@ -85,7 +89,8 @@ impl VcpuThread {
             .name(format!("vcpu{index}"))
             .spawn(move || {
                 // A panic is reported by itself, and must not unmap the page.
-                let run = AssertUnwindSafe(|| run(&mut vcpu, &buses, &theirs, &on_end));
+                let emulator = emulator.as_deref();
+                let run = AssertUnwindSafe(|| run(&mut vcpu, &buses, emulator, &theirs, &on_end));
                 let _ = catch_unwind(run);
                 vcpu
             })?;
@@ -118,12 +123,18 @@ impl VcpuThread {
     }
 }
 
-fn run(vcpu: &mut VcpuFd, buses: &Buses, control: &Control, on_end: &OnEnd) {
+fn run(
+    vcpu: &mut VcpuFd,
+    buses: &Buses,
+    emulator: Option<&Emulator>,
+    control: &Control,
+    on_end: &OnEnd,
+) {
     // Whatever ends this thread, a waiting controller must not wait for ever.
     let _still = control.still_on_drop();
     while control.next(|| exit::clear_request(vcpu)) == Wish::Run {
         loop {
-            match exit::run(vcpu, buses) {
+            match exit::run(vcpu, buses, emulator) {
                 Outcome::Handled => {}
                 Outcome::Interrupted => break,
                 Outcome::Ended(ending) => return on_end(ending),
