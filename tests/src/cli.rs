@@ -50,6 +50,9 @@ impl Default for Place {
 impl Place {
     /// An empty one.
     pub fn new() -> Self {
+        // Many tests here wait for what a program says: one that says nothing ends them all.
+        // SAFETY: alarm takes an integer.
+        unsafe { libc::alarm(600) };
         let dir = TempDir::new().expect("a directory");
         std::fs::create_dir(dir.path().join("run")).expect("a directory");
         Self { dir }

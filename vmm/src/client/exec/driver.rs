@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{mpsc, oneshot};
 
 use super::link::{self, Link, Patience};
-use super::passage::{Passage, Pending, Pipe, deliver, read_input};
+use super::passage::{Passage, Pending, Pipe, deliver, read_input, take};
 use crate::client::error::Error;
 use crate::client::http::Http;
 
@@ -37,7 +37,9 @@ pub struct Fixed {
 pub struct Driver {
     fixed: Fixed,
     stdin: Option<DuplexStream>,
-    /// The end of the input has been sent.
+    /// Input that no connection has taken.
+    held: Vec<u8>,
+    /// The input has ended.
     input_ended: bool,
     outputs: [Pipe; 2],
     controls: mpsc::Receiver<HostControl>,
@@ -72,6 +74,7 @@ impl Driver {
         Self {
             fixed,
             stdin,
+            held: Vec::new(),
             input_ended: false,
             outputs: [
                 pipe(stdout, from.stdout_offset),
@@ -192,9 +195,14 @@ impl Driver {
                     if outcome.is_closed() {
                         return End::Dropped;
                     }
-                    self.input_ended |= read == 0;
                     if read == 0 {
+                        self.input_ended = true;
                         self.stdin = None;
+                    }
+                    // A connection that has ended already takes no input: the next one does.
+                    if pending.is_none() && let Err(err) = take(&from_agent, &mut link.decoder) {
+                        self.held.extend_from_slice(&input[..read]);
+                        return End::Error(Error::broken(err));
                     }
                     passage.input(&input[..read]);
                 }
@@ -262,6 +270,9 @@ impl Driver {
         if self.attached_before {
             if let Some(size) = &self.size {
                 passage.control(size);
+            }
+            if !self.held.is_empty() {
+                passage.input(&std::mem::take(&mut self.held));
             }
             if self.input_ended {
                 passage.input(b"");

@@ -1,8 +1,11 @@
 //! What one connection to a command has under way, in each direction.
 
+use std::io;
+
 use tine_guest_agent::exec::HostControl;
-use tine_guest_agent::frame::{self, Stream};
+use tine_guest_agent::frame::{self, Decoder, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::net::unix::ReadHalf;
 
 /// One output stream.
 pub struct Pipe {
@@ -84,5 +87,19 @@ pub async fn read_input(stdin: &mut Option<DuplexStream>, buffer: &mut [u8]) -> 
     match stdin {
         Some(stdin) => stdin.read(buffer).await.unwrap_or(0),
         None => std::future::pending().await,
+    }
+}
+
+/// Takes what has come, without waiting. An error when the connection is over.
+pub fn take(from: &ReadHalf<'_>, decoder: &mut Decoder) -> io::Result<()> {
+    let mut buffer = [0; 4096];
+    match from.try_read(&mut buffer) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(count) => {
+            decoder.push(&buffer[..count]);
+            Ok(())
+        }
+        Err(err) if err.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        Err(err) => Err(err),
     }
 }
