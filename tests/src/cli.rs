@@ -140,7 +140,10 @@ pub struct HostAgent {
 
 impl HostAgent {
     fn start(socket: &Path) -> Self {
-        let child = Command::new(agent())
+        // Whoever runs the tests may ignore signals; PID 1 of a guest starts with none ignored.
+        let child = Command::new("env")
+            .arg("--default-signal")
+            .arg(agent())
             .arg("--listen")
             .arg(format!("unix:{}", socket.display()))
             .args(["--cgroup", "/nonexistent"])
