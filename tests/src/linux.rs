@@ -79,16 +79,18 @@ impl Guest {
     /// The guest that all tests of this process share.
     pub fn shared() -> &'static Guest {
         static GUEST: OnceLock<Guest> = OnceLock::new();
-        GUEST.get_or_init(Guest::boot)
+        GUEST.get_or_init(|| Guest::boot(1))
     }
 
-    fn boot() -> Guest {
+    /// A guest of its own, with this many vCPUs.
+    pub fn boot(vcpus: u8) -> Guest {
         require_kvm();
         let (kernel, initramfs) = image();
         let dir = TempDir::new().expect("a directory for the machine");
         let mut config = MachineConfig::new(kernel.clone());
         config.initrd = Some(initramfs.clone());
         config.memory = 128 << 20;
+        config.vcpus = vcpus;
         config.vsock.uds_path = Some(dir.path().join("vsock"));
         for name in ["writable", "read-only"] {
             let path = dir.path().join(name).with_extension("img");

@@ -26,7 +26,9 @@ fn vector_registers_survive_other_processes_and_signals() {
     if !is_x86_feature_detected!("avx2") {
         return;
     }
-    let guest = Guest::shared();
+    // Two vCPUs: processes also move from one to the other.
+    let guest = Guest::boot(2);
+    assert_eq!(guest.out("nproc"), "2");
     let upload = argv(["sh", "-c", "cat >/tmp/simd && chmod +x /tmp/simd"]);
     let uploaded = guest.exec(upload, &compile("simd"));
     assert_eq!(uploaded.record.exit_code, Some(0));
