@@ -49,12 +49,13 @@ pub(crate) fn failed<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E)
 }
 
 /// What a machine cannot do without.
-const REQUIRED: [Cap; 6] = [
+const REQUIRED: [Cap; 7] = [
     Cap::Irqchip,
     Cap::Ioeventfd,
     Cap::Irqfd,
     Cap::UserMemory,
     Cap::ImmediateExit,
+    Cap::SyncRegs,
     Cap::TscDeadlineTimer,
 ];
 

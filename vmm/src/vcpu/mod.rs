@@ -132,6 +132,9 @@ fn run(
 ) {
     // Whatever ends this thread, a waiting controller must not wait for ever.
     let _still = control.still_on_drop();
+    if emulator.is_some() {
+        Emulator::attach(vcpu);
+    }
     while control.next(|| exit::clear_request(vcpu)) == Wish::Run {
         loop {
             match exit::run(vcpu, buses, emulator) {

@@ -21,7 +21,7 @@ mod xsave;
 use std::sync::Arc;
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
-use kvm_ioctls::VcpuFd;
+use kvm_ioctls::{SyncReg, VcpuFd};
 use tine_devices::GuestMemory;
 
 use decode::{Instruction, MAX_LEN, Operand, Operation, Place, Unreadable, Xsave};
@@ -77,13 +77,24 @@ impl Emulator {
         }
     }
 
-    /// Carries out the instruction that `vcpu` stands before. `code` are its bytes, or the first
-    /// of them, as far as KVM has told.
-    pub(super) fn step(&self, vcpu: &VcpuFd, code: &[u8]) -> Result<(), Refused> {
-        let (regs, sregs) = match (vcpu.get_regs(), vcpu.get_sregs()) {
-            (Ok(regs), Ok(sregs)) if registers::is_64_bit_kernel(&sregs) => (regs, sregs),
-            _ => return Err(Refused),
-        };
+    /// Has KVM leave the registers in the vCPU's shared page whenever guest code is left: calls
+    /// that ask for them would take more time than the rest of an instruction.
+    pub(super) fn attach(vcpu: &mut VcpuFd) {
+        vcpu.set_sync_valid_reg(SyncReg::Register);
+        vcpu.set_sync_valid_reg(SyncReg::SystemRegister);
+    }
+
+    /// Carries out the instruction that `vcpu`, which has been attached, stands before. `code`
+    /// are its bytes, or the first of them, as far as KVM has told.
+    ///
+    /// The registers are changed in the shared page, and by KVM when guest code is entered again:
+    /// also when it is left at once, so that a pause comes after it.
+    pub(super) fn step(&self, vcpu: &mut VcpuFd, code: &[u8]) -> Result<(), Refused> {
+        let shared = vcpu.sync_regs();
+        let (regs, sregs) = (shared.regs, shared.sregs);
+        if !registers::is_64_bit_kernel(&sregs) {
+            return Err(Refused);
+        }
         let memory = Memory::new(&self.ram, &regs, &sregs);
         let instruction = match decode::decode(code) {
             Err(Unreadable::Truncated) => fetch(&memory, regs.rip)?,
@@ -98,7 +109,12 @@ impl Emulator {
             sregs: &sregs,
         };
         match cpu.execute(instruction) {
-            Ok(()) => cpu.advance().map_err(|_| Refused),
+            Ok(()) => {
+                let regs = cpu.behind();
+                vcpu.sync_regs_mut().regs = regs;
+                vcpu.set_sync_dirty_reg(SyncReg::Register);
+                Ok(())
+            }
             Err(Stop::Exception(exception)) => {
                 if exception == Exception::Breakpoint {
                     cpu.regs.rip = cpu.next();
@@ -162,12 +178,13 @@ impl Cpu<'_> {
         self.regs.rip.wrapping_add(u64::from(self.len))
     }
 
-    /// Goes behind the instruction. Setting the registers also takes back the #UD that KVM leaves
+    /// The registers behind the instruction. Setting them also takes back the #UD that KVM leaves
     /// pending when it gives up.
-    fn advance(&mut self) -> Result<(), kvm_ioctls::Error> {
-        self.regs.rip = self.next();
-        self.regs.rflags &= !registers::RF;
-        self.vcpu.set_regs(&self.regs)
+    fn behind(&self) -> kvm_regs {
+        let mut regs = self.regs;
+        regs.rip = self.next();
+        regs.rflags &= !registers::RF;
+        regs
     }
 
     fn map(&self, place: Place, len: usize, access: Access) -> Result<Mapped<'_>, Stop> {
