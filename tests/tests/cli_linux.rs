@@ -162,8 +162,9 @@ fn time_is_up_for_the_whole_tree(place: &Place) {
     let script = "setsid sleep 777 & echo hi; wait";
     let words = [
         "exec",
+        // Long enough for a shell to start where guest kernels are interpreted.
         "--timeout",
-        "500ms",
+        "10s",
         "lin",
         "--",
         "sh",
