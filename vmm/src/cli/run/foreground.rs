@@ -21,6 +21,8 @@ use crate::cli::timing::Timing;
 
 /// How long a guest may take to switch itself off in good order.
 const POWER_OFF_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a guest whose agent is gone may take to come to its end.
+const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 /// How much of the console is shown when a guest ends unasked.
 const CONSOLE_LINES: usize = 12;
 
@@ -239,8 +241,9 @@ impl Run {
         {
             return Ok(128 + libc::SIGPIPE as u8);
         }
-        // A guest that died takes the connection with it; how it died says more.
-        match self.received.recv_timeout(Duration::from_millis(100)) {
+        // A guest that dies takes the connection with it, some time before it is at its end; how it
+        // ended says more than that the connection broke.
+        match self.received.recv_timeout(DEATH_PATIENCE) {
             Ok(Event::Ended(ending)) => Err(self.ended(ending, "before the command did")),
             _ => Err(err.into()),
         }
