@@ -7,3 +7,9 @@ pub fn share_one_heap() {
     // A refusal (0) leaves the default, which works as well.
     unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
 }
+
+/// Gives heap pages that nothing is in any more back to the system.
+pub fn give_free_memory_back() {
+    // SAFETY: malloc_trim takes an integer and is safe to call from any thread.
+    unsafe { libc::malloc_trim(0) };
+}

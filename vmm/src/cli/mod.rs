@@ -56,10 +56,29 @@ enum Command {
     Completion(completion::Args),
 }
 
+// Its process becomes a machine, and need not hold what describes the other commands.
+/// Boot a machine, run a command in it, and remove it; or leave it running (-d)
+#[derive(Parser)]
+#[command(name = "tine run", max_term_width = 100)]
+struct Run {
+    #[command(flatten)]
+    args: run::Args,
+}
+
+fn command() -> Command {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_none_or(|word| word != "run") {
+        return Cli::parse().command;
+    }
+    let words = std::iter::once("tine run".into()).chain(words);
+    let args = Box::new(Run::parse_from(words).args);
+    tine::process::give_free_memory_back();
+    Command::Run(args)
+}
+
 /// Runs what the process's arguments say.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let result = match cli.command {
+    let result = match command() {
         Command::Run(args) => run::run(*args),
         Command::Ps(args) => in_runtime(ps::ps(args)),
         Command::Exec(args) => in_runtime(exec::exec(args)),
