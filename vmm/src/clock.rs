@@ -31,6 +31,20 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (year, month, day)
 }
 
+/// A duration with its unit: `500ms`, `30s`, `5m`, `1h`; a bare number is seconds.
+pub fn parse_duration(text: &str) -> Option<std::time::Duration> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return None,
+    };
+    let number: f64 = digits.parse().ok()?;
+    std::time::Duration::try_from_secs_f64(number * unit).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

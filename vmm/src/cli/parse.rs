@@ -25,17 +25,8 @@ pub fn size(text: &str) -> Result<u64, String> {
 
 /// A duration with its unit: `500ms`, `30s`, `5m`, `1h`; a bare number is seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "give a time such as 500ms, 30s or 5m".to_owned();
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(wrong()),
-    };
-    let number: f64 = digits.parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(number * unit).map_err(|_| wrong())
+    tine::clock::parse_duration(text)
+        .ok_or_else(|| "give a time such as 500ms, 30s or 5m".to_owned())
 }
 
 /// A drive's image, and whether it is read-only.

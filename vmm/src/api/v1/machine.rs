@@ -58,18 +58,9 @@ async fn wait(handle: &Handle, wanted: State, limit: Duration) -> Result<(), Fau
 
 /// A time with its unit: `500ms`, `30s`, `5m`; a bare number is seconds.
 fn duration(text: &str) -> Result<Duration, Fault> {
-    let wrong =
-        || Fault::bad_request("query parameter `timeout`: give a time such as 500ms, 30s or 5m");
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(wrong()),
-    };
-    let number: f64 = digits.parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(number * unit).map_err(|_| wrong())
+    crate::clock::parse_duration(text).ok_or_else(|| {
+        Fault::bad_request("query parameter `timeout`: give a time such as 500ms, 30s or 5m")
+    })
 }
 
 fn describe(handle: &Handle) -> Value {
