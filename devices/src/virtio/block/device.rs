@@ -10,11 +10,18 @@ use virtio_bindings::virtio_blk::*;
 use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
+use tine_snapshot::section::{Section, SectionError};
+
 use super::disk::Disk;
 use super::plan::MAX_RANGE_SECTORS;
+use super::state::BlockState;
 use super::{Backend, BlockConfig, BlockError, BlockStats, Cache, RawFile, SECTOR, sys};
 use crate::rate::RateLimiter;
-use crate::virtio::{ActivateError, Activation, VirtQueue, VirtioDevice, read_config_bytes};
+use crate::state::RestoreError;
+use crate::virtio::{
+    ActivateError, Activation, QueuePlace, VirtQueue, VirtioDevice, read_config_bytes,
+    start_restored,
+};
 
 /// Entries of the queue, and so the most requests in flight.
 pub const QUEUE_SIZE: u16 = 128;
@@ -26,10 +33,10 @@ const DISCARD_ALIGNMENT: u32 = 8;
 
 /// A drive.
 pub struct Block<B: Backend = RawFile> {
-    disk: Disk<B>,
+    pub(super) disk: Disk<B>,
     /// There while the device is active.
     queue: Option<VirtQueue>,
-    limiter: RateLimiter,
+    pub(super) limiter: RateLimiter,
     /// The limiter keeps requests back in the queue.
     limited: bool,
     /// Readable when the backend or the limiter has something to say.
@@ -87,20 +94,6 @@ impl<B: Backend> Block<B> {
     /// What the drive is made of.
     pub fn backend(&self) -> &B {
         &self.disk.backend
-    }
-
-    /// Waits for everything in flight and hands it back to the driver; takes nothing new.
-    fn settle(&mut self) {
-        let Some(queue) = &mut self.queue else { return };
-        loop {
-            self.disk.quiet();
-            self.disk.backend.start();
-            self.disk.complete(queue);
-            if self.disk.is_idle() {
-                return;
-            }
-            sys::wait(self.disk.backend.event());
-        }
     }
 
     fn config_space(&self) -> [u8; 60] {
@@ -215,6 +208,37 @@ impl<B: Backend> VirtioDevice for Block<B> {
         self.limiter.quiet();
         self.disk.quiet();
         self.queue = None;
+    }
+
+    /// Waits for everything in flight and hands it back to the driver; takes nothing new.
+    fn settle(&mut self) {
+        let Some(queue) = &mut self.queue else { return };
+        loop {
+            self.disk.quiet();
+            self.disk.backend.start();
+            self.disk.complete(queue);
+            if self.disk.is_idle() {
+                return;
+            }
+            sys::wait(self.disk.backend.event());
+        }
+    }
+
+    fn queue_places(&self) -> Vec<QueuePlace> {
+        self.queue.iter().map(VirtQueue::place).collect()
+    }
+
+    fn save(&self, name: &str) -> Result<Section, SectionError> {
+        Section::of(name, &BlockState::of(self))
+    }
+
+    fn restore(
+        &mut self,
+        section: &Section,
+        activation: Option<Activation>,
+    ) -> Result<(), RestoreError> {
+        section.decode::<BlockState>()?.restore(section, self)?;
+        start_restored(self, section, activation)
     }
 }
 

@@ -31,6 +31,7 @@ mod device;
 mod events;
 mod handle;
 mod rx;
+mod state;
 mod stats;
 mod tap;
 mod tx;

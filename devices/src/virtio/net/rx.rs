@@ -77,6 +77,11 @@ impl Rx {
         }
     }
 
+    /// The queue itself.
+    pub fn queue(&self) -> &VirtQueue {
+        &self.queue
+    }
+
     /// Whether frames of the detour's were taken since the last call.
     pub fn take_detoured(&mut self) -> bool {
         std::mem::take(&mut self.detoured)

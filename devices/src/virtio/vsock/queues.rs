@@ -13,7 +13,7 @@ use super::reactor::{RESET, Reactor};
 use super::stats::{Count, VsockStats};
 use super::{MAX_PACKET_LEN, PACKETS_PER_EVENT};
 use crate::GuestMemory;
-use crate::virtio::{ActivateError, Activation, Chain, VirtQueue};
+use crate::virtio::{ActivateError, Activation, Chain, QueuePlace, VirtQueue};
 
 /// The queue of packets to the guest.
 pub const RX: usize = 0;
@@ -145,10 +145,20 @@ impl Queues {
     /// Tells the driver that all connections are gone, as soon as it has a buffer for that, and
     /// sends nothing else until it has heard.
     pub fn transport_reset(&mut self, reactor: &mut Reactor) {
+        self.owe_transport_reset(reactor);
+        self.serve_events(reactor);
+    }
+
+    /// The same as soon as the driver has set up a buffer, or the device is told to look for one.
+    pub fn owe_transport_reset(&mut self, reactor: &mut Reactor) {
         self.reset_due = true;
         self.held = true;
         reactor.set_deadline(RESET, RESET_TIMEOUT);
-        self.serve_events(reactor);
+    }
+
+    /// Where the device is in each.
+    pub fn places(&self) -> [QueuePlace; 3] {
+        [&self.rx, &self.tx, &self.events].map(VirtQueue::place)
     }
 
     /// Sends the event that is due, if there is a buffer. All other buffers go back empty: the
