@@ -21,5 +21,6 @@ pub mod machine;
 pub mod memory;
 pub mod process;
 pub mod signals;
+
 pub mod usage;
 pub mod vcpu;
