@@ -102,7 +102,11 @@ impl FakeDriver {
     /// The same with a device that was made somewhere else.
     pub fn boxed(device: Box<dyn VirtioDevice>) -> Self {
         let mem = GuestMemory::from_ranges(&[(GuestAddress(0), MEMORY_LEN)]);
-        let mem = Arc::new(mem.expect("test memory"));
+        Self::boxed_in(Arc::new(mem.expect("test memory")), device)
+    }
+
+    /// The same in memory that holds something already.
+    pub fn boxed_in(mem: Arc<GuestMemory>, device: Box<dyn VirtioDevice>) -> Self {
         let irq = Arc::new(CountingIrq::default());
         let interrupt = Arc::new(Interrupt::new(irq.clone()));
         let queues = device.queue_sizes().len();

@@ -7,6 +7,8 @@ use tine_snapshot::section::Section;
 use virtio_bindings::virtio_mmio::*;
 use vm_memory::{Bytes, GuestAddress};
 
+use crate::hostile::damaged;
+
 /// What the device is called in its snapshots.
 pub const NAME: &str = "device/0";
 
@@ -255,6 +257,42 @@ pub fn a_broken_queue_is_broken_after_a_restore_until_the_device_is_reset<S: Sub
     restored.work();
 }
 
+/// Nothing that a snapshot says does harm: the device is restored or refused, and after a reset it
+/// is as good as new.
+pub fn no_damaged_snapshot_does_harm<S: Subject>() {
+    let mut machine = Machine::<S>::started();
+    machine.work();
+    machine.leave();
+    let sections = machine.save();
+    let mut refused = 0;
+    for sections in damaged(&sections) {
+        let (device, host) = S::make();
+        let driver = FakeDriver::boxed_in(machine.driver.mem.clone(), device);
+        let mut machine = Machine::<S> { driver, host };
+        let restored = lock(&machine.driver.transport).restore(NAME, &sections);
+        match restored {
+            Ok(()) => {
+                for _ in 0..8 {
+                    machine.driver.run_queue_events();
+                    machine.driver.run_backend(0);
+                }
+                machine.driver.config::<64>(0);
+                machine.save();
+            }
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.starts_with(&format!("section {NAME}")), "{error}");
+                assert_eq!(machine.driver.register(VIRTIO_MMIO_STATUS), 0);
+                refused += 1;
+            }
+        }
+        machine.driver.reset();
+        machine.driver.start(S::FEATURES);
+        machine.work();
+    }
+    assert!(refused > 0);
+}
+
 /// Each of the suite's cases as a test of its own.
 #[macro_export]
 macro_rules! conforms {
@@ -275,6 +313,7 @@ macro_rules! conforms {
             a_device_is_restored_at_every_step_of_negotiation
             a_driver_that_failed_is_restored_and_starts_again
             a_broken_queue_is_broken_after_a_restore_until_the_device_is_reset
+            no_damaged_snapshot_does_harm
         }
     };
 }

@@ -331,11 +331,11 @@ impl<B: Backend + 'static> VirtioDevice for Net<B> {
         self.events.quiet(self.backend.event());
     }
 
-    /// Puts all chains in hand back into their rings. A frame that was on its way to the guest is
-    /// lost.
+    /// Puts all chains in hand back into their rings. A frame that was on its way to the guest
+    /// arrives when the device goes on; a restored one does not get it.
     fn settle(&mut self) {
         if let Some(active) = &mut self.active {
-            active.rx.give_back(&self.handle.stats);
+            active.rx.give_back();
         }
     }
 
