@@ -1,7 +1,7 @@
 //! A Linux guest, booted once in this process and shared by the tests of one file: a boot takes
 //! many seconds where guest kernels are interpreted.
 
-use std::io::Cursor;
+use std::io::{Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
@@ -12,6 +12,7 @@ use tine::config::MachineConfig;
 use tine::machine::{Capture, Machine};
 use tine::vcpu::Ending;
 use tine_devices::virtio::block::BlockConfig;
+use tine_guest_agent::AGENT_PORT;
 use tine_guest_agent::exec::{ExecRequest, Record};
 use tine_guest_agent::octets::Octets;
 
@@ -168,6 +169,25 @@ impl Guest {
             stdout,
             stderr,
         }
+    }
+
+    /// Sends a request to the agent, and returns its answer's status and body. The connection has no more than this
+    /// one, and nothing is made of the answer.
+    pub fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = self.machine.vsock().connect(AGENT_PORT).expect("the agent");
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream
+            .write_all(format!("{head}{body}").as_bytes())
+            .expect("a request");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer");
+        let answer = text(&answer);
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
+        (status.expect("a status"), body.to_owned())
     }
 
     /// Runs a shell script.
