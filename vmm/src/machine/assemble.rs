@@ -75,8 +75,7 @@ impl Machine {
         };
         let vm = host.create_vm(&memory)?;
 
-        let mut devices = Devices::new(&vm, &memory);
-        let console_tail = devices.add_legacy(config, &on_end)?;
+        let mut devices = Devices::new(&vm, &memory, config, &on_end)?;
         let mut drive_handles = Vec::with_capacity(drives.len());
         for (block, drive) in drives.into_iter().zip(&config.drives) {
             let (stats, limiter) = (block.stats().clone(), block.rate_limiter().clone());
@@ -107,7 +106,7 @@ impl Machine {
             Some(sections) => {
                 let (vcpus, clock) = restore::vcpus(&vm, config.vcpus, sections)?;
                 // After the interrupt controllers: devices may interrupt at once.
-                restore::devices(&devices.parts, sections)?;
+                devices.parts.restore(sections)?;
                 (vcpus, Some(clock))
             }
         };
@@ -119,6 +118,7 @@ impl Machine {
             buses,
             subscribers,
             parts,
+            console_tail,
             ..
         } = devices;
         let buses = Arc::new(buses);
@@ -138,6 +138,7 @@ impl Machine {
             balloon,
             parts,
             memory,
+            config: config.clone(),
             clock: Mutex::new(clock),
             host,
             vm,

@@ -40,7 +40,7 @@ impl Machine {
     /// Takes the state of this machine, which has been paused. It can go on at once: what was taken
     /// does not change any more.
     pub fn capture(&self) -> Result<Capture, CaptureError> {
-        let mut sections = Vec::new();
+        let mut sections = Vec::from(self.parts.save_legacy()?);
         // Locked until memory is frozen: what devices do comes before all of it or after.
         let mut transports = Vec::with_capacity(self.parts.virtio.len());
         for (name, transport) in &self.parts.virtio {

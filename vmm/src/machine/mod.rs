@@ -27,7 +27,7 @@ use vm_memory::{Bytes, GuestAddress};
 use crate::arch::x86_64::acpi::TablesTooLarge;
 use crate::boot::BootError;
 use crate::boot::cmdline::CmdlineError;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, MachineConfig};
 use crate::console::ConsoleTail;
 use crate::kvm::{Host, KvmError, Vm, VmState};
 use crate::logger::{self, Level};
@@ -136,6 +136,7 @@ pub struct Machine {
     balloon: Option<BalloonHandle>,
     parts: Parts,
     memory: MachineMemory,
+    config: MachineConfig,
     /// Where a restored guest's clock stands until it runs.
     clock: Mutex<Option<VmState>>,
     host: Host,
@@ -158,6 +159,11 @@ impl Machine {
     pub fn pause(&self) {
         self.vcpus.iter().for_each(|vcpu| vcpu.tell(Wish::Pause));
         self.vcpus.iter().for_each(VcpuThread::wait_still);
+    }
+
+    /// What it was made from.
+    pub fn config(&self) -> &MachineConfig {
+        &self.config
     }
 
     /// The 64-bit number at guest address `addr`; `None` where there is no memory.

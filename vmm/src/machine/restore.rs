@@ -1,12 +1,10 @@
 //! Giving the parts of a machine under construction the state that another one had.
 
 use kvm_ioctls::VcpuFd;
-use tine_devices::bus::lock;
 use tine_devices::state::find;
 use tine_snapshot::section::Section;
 
 use super::MachineError;
-use super::parts::Parts;
 use crate::config::MachineConfig;
 use crate::kvm::{Vm, VmState};
 use crate::memory::Image;
@@ -58,12 +56,4 @@ pub(super) fn vcpus(
     }
     state.restore(vm)?;
     Ok((vcpus, state))
-}
-
-/// Gives the devices their state.
-pub(super) fn devices(parts: &Parts, sections: &[Section]) -> Result<(), MachineError> {
-    for (name, transport) in &parts.virtio {
-        lock(transport).restore(name, sections)?;
-    }
-    Ok(())
 }

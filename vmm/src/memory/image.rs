@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
-type Id = u128; //T
+use tine_snapshot::Id;
 
 use super::sys;
 
