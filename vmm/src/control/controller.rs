@@ -211,12 +211,8 @@ impl Controller {
             }
             Command::BadHello(reason) => {
                 logger::log(Level::Warning, &reason);
-                self.shared.status.send_modify(|status| {
-                    if status.state == State::Starting {
-                        status.reason = Some(reason);
-                    }
-                });
-                None
+                // Whoever waits for such a guest to be running would wait for ever.
+                (self.state() == State::Starting).then(|| self.over(State::Failed, &reason))
             }
             Command::Release => Some(self.release()),
             Command::Ended(ending) => Some(self.ended(&ending)),

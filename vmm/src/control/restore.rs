@@ -49,8 +49,8 @@ impl Controller {
                 "the machine has been configured already: restore in a new process",
             ));
         }
-        let failed = |err| Refusal::failed("restore the snapshot", err);
-        let loaded = Loaded::open(&request.snapshot).map_err(|err| failed(&err as &dyn std::error::Error))?;
+        let loaded = Loaded::open(&request.snapshot)
+            .map_err(|err| Refusal::failed("restore the snapshot", err))?;
         let config = self.restored_config(&loaded, request)?;
         self.shared.go(State::Starting, None);
         let result = self.make(&loaded, &config, request);

@@ -101,6 +101,7 @@ fn image(snapshot: &Snapshot) -> Result<Image, LoadError> {
                 zero: false,
             }],
             _ => extents
+                .into_iter()
                 .map(|map| Run {
                     range: map.offset..map.offset + map.len,
                     zero: map.source == tine_snapshot::Source::Zero,
