@@ -124,7 +124,7 @@ pub fn write_state(
     sections: &[Section],
     memory: WrittenMemory,
 ) -> Result<Manifest, WriteError> {
-    let partial = PartialFile::begin(path)?;
+    let mut partial = PartialFile::begin(path)?;
     let invalid = |reason: String| step_error(&partial, StepError::Invalid(reason));
     let id = Id::random().map_err(|source| partial.error("write", source))?;
     let index = memory.index.encode();
@@ -151,8 +151,15 @@ pub fn write_state(
     let mut to: &File = partial.file();
     to.write_all(&bytes)
         .map_err(|source| partial.error("write", source))?;
-    memory.partial.publish()?;
-    partial.publish()?;
+    // Two names cannot change at once. Between the two the old state is beside the new memory, which
+    // a reader notices: so there is nothing between the two that takes time.
+    let mut memory = memory.partial;
+    memory.sync()?;
+    partial.sync()?;
+    memory.rename()?;
+    partial.rename()?;
+    memory.sync_name()?;
+    partial.sync_name()?;
     Ok(manifest)
 }
 

@@ -6,7 +6,7 @@ use super::*;
 use crate::ReadError;
 
 /// Reads everything.
-fn read_all(path: &Path) -> Result<(), ReadError> {
+pub(super) fn read_all(path: &Path) -> Result<(), ReadError> {
     let snapshot = Snapshot::open(path)?;
     if snapshot.manifest().state.is_some() {
         snapshot.state()?;
@@ -18,7 +18,7 @@ fn read_all(path: &Path) -> Result<(), ReadError> {
 }
 
 /// Puts other bytes in a file's place.
-fn replace(path: &Path, bytes: &[u8]) {
+pub(super) fn replace(path: &Path, bytes: &[u8]) {
     std::fs::remove_file(path).unwrap();
     std::fs::write(path, bytes).unwrap();
 }

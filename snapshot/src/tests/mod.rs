@@ -1,7 +1,11 @@
 //! Tests of the crate as a whole, on small snapshots of machines that never were.
 
+mod crash;
 mod damage;
+mod hostile;
+mod pairs;
 mod round_trip;
+mod space;
 
 use std::fs::File;
 use std::io::Write as _;
