@@ -3,10 +3,11 @@
 use std::os::unix::fs::FileExt;
 
 use super::index::Index;
-use super::layers::{Layer, MemoryLayers};
+use super::layer::Layer;
+use super::layers::MemoryLayers;
 use super::{CHUNK, PAGE};
 use crate::checksum::{Checksum, Summer};
-use crate::copy::is_zero;
+use crate::copy::{each_range, is_zero};
 use crate::dir::io_error;
 use crate::error::ReadError;
 
@@ -18,10 +19,9 @@ impl MemoryLayers {
     ///
     /// [`ReadError::Damaged`], or when the file cannot be read.
     pub fn verify_chunk(&self, layer: usize, chunk: u64) -> Result<(), ReadError> {
-        let Layer { index, stored, .. } = &self.layers[layer];
-        let stored = stored.get_or_init(|| index.stored_chunks().collect());
-        let place = stored.binary_search(&chunk).ok();
-        self.verify_stored(layer, chunk, place, &mut vec![0; CHUNK as usize])
+        let layer = &self.layers[layer];
+        let (index, place) = (layer.index()?, layer.place(chunk)?);
+        self.verify_stored(layer, index, chunk, place, &mut vec![0; CHUNK as usize])
     }
 
     /// Checks all chunks of a layer. `read` is told of each piece, and may stop it.
@@ -30,49 +30,51 @@ impl MemoryLayers {
         layer: usize,
         read: &mut dyn FnMut(u64) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
+        let layer = &self.layers[layer];
+        let index = layer.index()?;
         let mut buffer = vec![0; CHUNK as usize];
-        let mut stored = self.layers[layer]
-            .index
-            .stored_chunks()
-            .enumerate()
-            .peekable();
-        let mut chunks = Vec::new();
-        let Layer { path, file, .. } = &self.layers[layer];
-        // What the file has besides what the index says is found here, too.
-        crate::copy::each_range(file, self.size, |start, end| {
-            let first = (start / CHUNK).max(chunks.last().map_or(0, |last| last + 1));
-            chunks.extend(first..end.div_ceil(CHUNK));
+        let mut behind = 0;
+        let stored = index.stored_chunks().enumerate();
+        let stored = stored.map(|(place, chunk)| (chunk, Some(place)));
+        let end = (self.size.div_ceil(CHUNK), None);
+        for (chunk, place) in stored.chain([end]) {
+            // What the file has where the index has nothing is found here.
+            for extra in self.chunks_between(layer, behind, chunk)? {
+                self.verify_stored(layer, index, extra, None, &mut buffer)?;
+                read(CHUNK)?;
+            }
+            if place.is_some() {
+                self.verify_stored(layer, index, chunk, place, &mut buffer)?;
+                read(CHUNK)?;
+            }
+            behind = chunk + 1;
+        }
+        Ok(())
+    }
+
+    /// The chunks from `first` to before `end` in which a layer's file is more than a hole.
+    fn chunks_between(&self, layer: &Layer, first: u64, end: u64) -> Result<Vec<u64>, ReadError> {
+        let mut chunks: Vec<u64> = Vec::new();
+        let range = first * CHUNK..(end * CHUNK).min(self.size);
+        each_range(&layer.file, range, |start, end| {
+            let next = chunks.last().map_or(0, |last| last + 1);
+            chunks.extend((start / CHUNK).max(next)..end.div_ceil(CHUNK));
             Ok(())
         })
-        .map_err(|err| io_error(path, err.into_io()))?;
-        let mut chunks = chunks.into_iter().peekable();
-        loop {
-            let next = match (chunks.peek(), stored.peek()) {
-                (Some(chunk), Some((_, stored))) => *chunk.min(stored),
-                (Some(chunk), None) => *chunk,
-                (None, Some((_, stored))) => *stored,
-                (None, None) => return Ok(()),
-            };
-            chunks.next_if_eq(&next);
-            let place = stored
-                .next_if(|(_, stored)| *stored == next)
-                .map(|(n, _)| n);
-            self.verify_stored(layer, next, place, &mut buffer)?;
-            read(CHUNK)?;
-        }
+        .map_err(|err| io_error(&layer.path, err.into_io()))?;
+        Ok(chunks)
     }
 
     /// Checks a chunk that has the checksum at `place`, if it stores anything.
     fn verify_stored(
         &self,
-        layer: usize,
+        layer: &Layer,
+        index: &Index,
         chunk: u64,
         place: Option<usize>,
         buffer: &mut [u8],
     ) -> Result<(), ReadError> {
-        let Layer {
-            path, file, index, ..
-        } = &self.layers[layer];
+        let Layer { path, file, .. } = layer;
         let start = chunk.checked_mul(CHUNK).filter(|start| *start < self.size);
         let damaged = |reason: &str| ReadError::Damaged {
             path: path.clone(),

@@ -1,12 +1,12 @@
 //! Memory as it is seen from above: for each page the topmost layer that has it.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::path::Path;
 
 use super::PAGE;
-use super::index::Index;
-use super::view::{Piece, overrides, under};
+use super::layer::Layer;
+use super::view::{Piece, maps, piece_of, under};
+use crate::error::ReadError;
 
 /// Pages that follow one another and are in the same layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,46 +39,27 @@ pub struct Map {
     pub source: Source,
 }
 
-/// How to have memory with few mappings: all of one layer's file first, the others over it.
+/// How to have memory with few mappings: all of the lowest layer's file first, the others over it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapPlan {
-    /// The layer whose file is mapped whole.
-    pub base: usize,
     /// What is mapped over it.
     pub maps: Vec<Map>,
     /// What is copied over it, as it would be too many mappings.
     pub copies: Vec<Map>,
 }
 
-/// The layers of a memory, opened.
+/// The layers of a memory, opened. An index is read and checked when it is needed for the first
+/// time; that of the lowest layer is not needed to map memory.
 #[derive(Debug)]
 pub struct MemoryLayers {
     pub(super) size: u64,
     pub(super) layers: Vec<Layer>,
 }
 
-#[derive(Debug)]
-pub(super) struct Layer {
-    pub(super) path: PathBuf,
-    pub(super) file: File,
-    pub(super) index: Index,
-    /// The numbers of the chunks that the index has checksums of, once somebody asks for one.
-    pub(super) stored: OnceLock<Vec<u64>>,
-}
-
 impl MemoryLayers {
     /// The lowest layer comes first.
-    pub(crate) fn new(size: u64, layers: Vec<(PathBuf, File, Index)>) -> Self {
-        let layer = |(path, file, index)| Layer {
-            path,
-            file,
-            index,
-            stored: OnceLock::new(),
-        };
-        Self {
-            size,
-            layers: layers.into_iter().map(layer).collect(),
-        }
+    pub(crate) fn new(size: u64, layers: Vec<Layer>) -> Self {
+        Self { size, layers }
     }
 
     /// All of memory, in bytes.
@@ -103,9 +84,13 @@ impl MemoryLayers {
     }
 
     /// Every page that is not zeroes, in ascending order, by the topmost layer that has it.
-    pub fn runs(&self) -> Vec<Run> {
+    ///
+    /// # Errors
+    ///
+    /// When an index is not as it was written.
+    pub fn runs(&self) -> Result<Vec<Run>, ReadError> {
         let mut runs: Vec<Run> = Vec::new();
-        for piece in self.view() {
+        for piece in self.view(0)? {
             let Some(layer) = piece.layer else {
                 continue;
             };
@@ -121,16 +106,17 @@ impl MemoryLayers {
                 }),
             }
         }
-        runs
+        Ok(runs)
     }
 
-    /// How to map memory with no more than `max_maps` mappings over the first one.
-    pub fn plan(&self, max_maps: usize) -> MapPlan {
-        let view = self.view();
-        let over = |base: usize| overrides(&view, base, &self.layers[base].index.extents);
-        let fewest = (0..self.layers.len()).min_by_key(|base| over(*base).len());
-        let base = fewest.unwrap_or(0);
-        let mut maps = over(base);
+    /// How to map memory with no more than `max_maps` mappings over that of the lowest layer. The
+    /// cost does not depend on what the lowest layer has.
+    ///
+    /// # Errors
+    ///
+    /// When an index is not as it was written.
+    pub fn plan(&self, max_maps: usize) -> Result<MapPlan, ReadError> {
+        let mut maps = maps(&self.view(1)?);
         let mut copies = Vec::new();
         if maps.len() > max_maps {
             // The longest are worth a mapping.
@@ -139,16 +125,43 @@ impl MemoryLayers {
             maps.sort_unstable_by_key(|map| map.offset);
             copies.sort_unstable_by_key(|map| map.offset);
         }
-        MapPlan { base, maps, copies }
+        Ok(MapPlan { maps, copies })
     }
 
-    /// What each page is, from the first to the last that any layer has, with nothing between that
-    /// is in no layer.
-    fn view(&self) -> Vec<Piece> {
+    /// The layers' files, the lowest first, each with what it covers, in ascending order. The
+    /// lowest covers everything: what it does not have is a hole of its file.
+    ///
+    /// # Errors
+    ///
+    /// When an index is not as it was written.
+    pub fn into_layers(self) -> Result<Vec<(File, Vec<Map>)>, ReadError> {
+        let all = Map {
+            offset: 0,
+            len: self.size,
+            source: Source::Layer(0),
+        };
+        let layers = self.layers.into_iter().enumerate();
+        let covered = layers.map(|(n, layer)| match n {
+            0 => Ok((layer.file, vec![all])),
+            _ => {
+                let pieces = layer
+                    .index()?
+                    .extents
+                    .iter()
+                    .map(|extent| piece_of(extent, n));
+                let covered = maps(&pieces.collect::<Vec<_>>());
+                Ok((layer.file, covered))
+            }
+        });
+        covered.collect()
+    }
+
+    /// What each page is by the layers from `lowest` on, with nothing between that is in none.
+    fn view(&self, lowest: usize) -> Result<Vec<Piece>, ReadError> {
         let mut above: Vec<Piece> = Vec::new();
-        for (layer, Layer { index, .. }) in self.layers.iter().enumerate().rev() {
-            above = under(above, &index.extents, layer);
+        for (n, layer) in self.layers.iter().enumerate().skip(lowest).rev() {
+            above = under(above, &layer.index()?.extents, n);
         }
-        above
+        Ok(above)
     }
 }

@@ -3,6 +3,7 @@
 
 mod check;
 pub(crate) mod index;
+pub(crate) mod layer;
 pub(crate) mod layers;
 pub(crate) mod trailer;
 mod view;

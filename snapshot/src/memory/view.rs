@@ -43,7 +43,8 @@ pub(super) fn under(above: Vec<Piece>, lower: &[Extent], layer: usize) -> Vec<Pi
     merged
 }
 
-fn piece_of(extent: &Extent, layer: usize) -> Piece {
+/// An extent of a layer.
+pub(super) fn piece_of(extent: &Extent, layer: usize) -> Piece {
     Piece {
         first: extent.first,
         end: extent.end(),
@@ -51,11 +52,12 @@ fn piece_of(extent: &Extent, layer: usize) -> Piece {
     }
 }
 
-/// What has to lie over a mapping of all of `base`'s file, so that memory is as `view` says.
-pub(super) fn overrides(view: &[Piece], base: usize, extents: &[Extent]) -> Vec<Map> {
+/// The same as ranges of bytes, as few as can be.
+pub(super) fn maps(view: &[Piece]) -> Vec<Map> {
     let mut maps: Vec<Map> = Vec::new();
-    let mut add = |first: u32, end: u32, source: Source| {
-        let (offset, end) = (u64::from(first) * PAGE, u64::from(end) * PAGE);
+    for piece in view {
+        let (offset, end) = (u64::from(piece.first) * PAGE, u64::from(piece.end) * PAGE);
+        let source = piece.layer.map_or(Source::Zero, Source::Layer);
         match maps.last_mut() {
             Some(last) if last.source == source && last.offset + last.len == offset => {
                 last.len = end - last.offset;
@@ -65,25 +67,6 @@ pub(super) fn overrides(view: &[Piece], base: usize, extents: &[Extent]) -> Vec<
                 len: end - offset,
                 source,
             }),
-        }
-    };
-    let mut stored = extents.iter().filter(|extent| !extent.zero).peekable();
-    for piece in view {
-        match piece.layer {
-            Some(layer) if layer == base => {}
-            Some(layer) => add(piece.first, piece.end, Source::Layer(layer)),
-            // Zeroes matter only where the base's file has something.
-            None => {
-                while stored
-                    .next_if(|extent| extent.end() <= piece.first)
-                    .is_some()
-                {}
-                let mut here = stored.clone();
-                while let Some(extent) = here.next_if(|extent| extent.first < piece.end) {
-                    let end = extent.end().min(piece.end);
-                    add(extent.first.max(piece.first), end, Source::Zero);
-                }
-            }
         }
     }
     maps

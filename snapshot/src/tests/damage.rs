@@ -12,7 +12,7 @@ pub(super) fn read_all(path: &Path) -> Result<(), ReadError> {
         snapshot.state()?;
     }
     if snapshot.manifest().memory.is_some() {
-        snapshot.memory()?.runs();
+        snapshot.memory()?.runs()?;
     }
     snapshot.verify(go_on).map(|_| ())
 }

@@ -71,7 +71,8 @@ fn names_lead_nowhere_else() {
 
 #[test]
 fn numbers_have_bounds() {
-    let wrong: [(&str, fn(&mut Manifest)); 13] = [
+    type Change = fn(&mut Manifest);
+    let wrong: [(&str, Change); 13] = [
         ("memory.size", |m| m.memory.as_mut().unwrap().size = 0),
         ("memory.size", |m| m.memory.as_mut().unwrap().size += 1),
         ("memory.size", |m| {
@@ -308,7 +309,7 @@ fn with_extents(extents: Vec<Extent>, sums: usize) -> Result<(), ReadError> {
     replace(&snapshot.join("manifest.json"), &manifest.to_text());
     Snapshot::open(&snapshot)?
         .memory()
-        .map(|layers| drop(layers.runs()))
+        .and_then(|layers| layers.runs().map(drop))
 }
 
 #[test]
