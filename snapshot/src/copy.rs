@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::SeekFrom;
@@ -24,7 +25,7 @@ pub(crate) const BLOCK: u64 = 256 << 10;
 pub fn stored_bytes(file: &File) -> io::Result<u64> {
     let length = file.metadata()?.len();
     let mut sum = 0;
-    each_range(file, length, |start, end| {
+    each_range(file, 0..length, |start, end| {
         sum += end - start;
         Ok(())
     })
@@ -32,14 +33,14 @@ pub fn stored_bytes(file: &File) -> io::Result<u64> {
     Ok(sum)
 }
 
-/// Calls `visit` with the start and end of each range up to `length` that is not a hole. The file's
-/// own position is moved.
+/// Calls `visit` with the start and end of each part of a range that is not a hole. The file's own
+/// position is moved.
 pub(crate) fn each_range(
     file: &File,
-    length: u64,
+    range: Range<u64>,
     mut visit: impl FnMut(u64, u64) -> Result<(), StepError>,
 ) -> Result<(), StepError> {
-    let mut at = 0;
+    let (mut at, length) = (range.start, range.end);
     while at < length {
         let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Ok(start) => start,
@@ -81,7 +82,7 @@ pub(crate) fn copy(
     to.set_len(length)?;
     let mut by_kernel = true;
     let mut buffer = Vec::new();
-    each_range(from, length, |mut at, end| {
+    each_range(from, 0..length, |mut at, end| {
         while at < end {
             let piece = (end - at).min(PIECE);
             let count = if by_kernel {
@@ -123,7 +124,7 @@ pub(crate) fn sum(
     let mut summer = Summer::new();
     let mut buffer = vec![0; PIECE as usize];
     let mut next = 0;
-    each_range(file, length, |start, end| {
+    each_range(file, 0..length, |start, end| {
         // Blocks that two ranges share are read once, whole.
         let mut at = (start / BLOCK * BLOCK).max(next);
         while at < end {

@@ -89,7 +89,7 @@ impl Dir {
                 reason: format!("{length} bytes are more than the {limit} that it can have"),
             });
         }
-        read_bounded(&path, file, length)
+        read_bounded(&path, &file, length)
     }
 }
 
@@ -100,7 +100,7 @@ impl AsFd for Dir {
 }
 
 /// Reads a file up to the length that was seen; one that grows meanwhile is not followed.
-pub(crate) fn read_bounded(path: &Path, file: File, length: u64) -> Result<Vec<u8>, ReadError> {
+pub(crate) fn read_bounded(path: &Path, file: &File, length: u64) -> Result<Vec<u8>, ReadError> {
     let mut bytes = Vec::with_capacity(length as usize);
     match file.take(length).read_to_end(&mut bytes) {
         Ok(_) => Ok(bytes),

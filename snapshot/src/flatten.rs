@@ -87,7 +87,7 @@ pub fn flatten(
 
 fn flatten_memory(from: &Snapshot, writer: &mut SnapshotWriter) -> Result<(), WriteError> {
     let memory = from.memory()?;
-    let runs = memory.runs();
+    let runs = memory.runs()?;
     writer.reserve(runs.iter().map(|run| run.len).sum())?;
     let mut layer = writer.memory_layer(memory.size())?;
     let mut buffer = vec![0; PIECE];

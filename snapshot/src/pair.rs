@@ -15,6 +15,7 @@ use crate::id::Id;
 use crate::manifest::{Form, MAX_MEMORY, Manifest, MemoryLayer, index_file, memory_file};
 use crate::memory::PAGE;
 use crate::memory::index::Index;
+use crate::memory::layer::Layer;
 use crate::memory::layers::MemoryLayers;
 use crate::memory::writer::LayerBuilder;
 use crate::partial_file::PartialFile;
@@ -124,7 +125,7 @@ pub fn write_state(
     sections: &[Section],
     memory: WrittenMemory,
 ) -> Result<Manifest, WriteError> {
-    let partial = PartialFile::begin(path)?;
+    let mut partial = PartialFile::begin(path)?;
     let invalid = |reason: String| step_error(&partial, StepError::Invalid(reason));
     let id = Id::random().map_err(|source| partial.error("write", source))?;
     let index = memory.index.encode();
@@ -151,8 +152,15 @@ pub fn write_state(
     let mut to: &File = partial.file();
     to.write_all(&bytes)
         .map_err(|source| partial.error("write", source))?;
-    memory.partial.publish()?;
-    partial.publish()?;
+    // Two names cannot change at once. Between the two the old state is beside the new memory, which
+    // a reader notices: so there is nothing between the two that takes time.
+    let mut memory = memory.partial;
+    memory.sync()?;
+    partial.sync()?;
+    memory.rename()?;
+    partial.rename()?;
+    memory.sync_name()?;
+    partial.sync_name()?;
     Ok(manifest)
 }
 
@@ -181,7 +189,7 @@ pub fn read_state(path: &Path) -> Result<State, ReadError> {
     if length > MAX_STATE {
         return Err(damaged("length", "longer than a state can be"));
     }
-    let bytes = read_bounded(path, file, length)?;
+    let bytes = read_bounded(path, &file, length)?;
     let (id, mut sections) = state_file::decode(path, &bytes)?;
     let mut take = |name: &str| {
         let at = sections.iter().position(|section| section.name == name);
@@ -234,7 +242,7 @@ impl State {
             });
         }
         let chunks: Vec<u64> = self.index.stored_chunks().collect();
-        let layer = (PathBuf::from(path), file, self.index.clone());
+        let layer = Layer::with_index(PathBuf::from(path), file, self.index.clone());
         let layers = MemoryLayers::new(wanted, vec![layer]);
         let last = chunks.len().saturating_sub(1) as u64;
         let mut samples: Vec<u64> = (0..SAMPLES).map(|n| last * n / (SAMPLES - 1)).collect();

@@ -70,23 +70,27 @@ impl PartialFile {
         &self.file
     }
 
-    /// Makes it durable and gives it its name, in place of what had it.
-    pub(crate) fn publish(mut self) -> Result<(), WriteError> {
-        let Some(hidden) = self.hidden.take() else {
-            return Ok(());
-        };
-        let published = (|| {
-            step();
-            rustix::fs::fsync(&self.file)?;
-            step();
-            rustix::fs::renameat(&self.parent, &hidden[..], &self.parent, &self.name[..])?;
-            step();
-            rustix::fs::fsync(&self.parent)
-        })();
-        published.map_err(|errno| {
-            self.hidden = Some(hidden);
-            self.error("publish", errno.into())
-        })
+    /// Makes what is in it durable. It has no name yet that this would be for.
+    pub(crate) fn sync(&self) -> Result<(), WriteError> {
+        step();
+        rustix::fs::fsync(&self.file).map_err(|errno| self.error("sync", errno.into()))
+    }
+
+    /// Gives it its name, in place of what had it.
+    pub(crate) fn rename(&mut self) -> Result<(), WriteError> {
+        step();
+        if let Some(hidden) = &self.hidden {
+            rustix::fs::renameat(&self.parent, &hidden[..], &self.parent, &self.name[..])
+                .map_err(|errno| self.error("publish", errno.into()))?;
+            self.hidden = None;
+        }
+        Ok(())
+    }
+
+    /// Makes its name durable.
+    pub(crate) fn sync_name(&self) -> Result<(), WriteError> {
+        step();
+        rustix::fs::fsync(&self.parent).map_err(|errno| self.error("sync", errno.into()))
     }
 
     pub(crate) fn error(&self, action: &'static str, source: io::Error) -> WriteError {

@@ -8,7 +8,7 @@ use crate::checksum::Checksum;
 use crate::dir::Dir;
 use crate::error::ReadError;
 use crate::manifest::{self, Disk, DiskLayer, Manifest, Memory, MemoryLayer};
-use crate::memory::index::Index;
+use crate::memory::layer::{Layer, Unread};
 use crate::memory::layers::MemoryLayers;
 use crate::memory::{PAGE, trailer};
 use crate::section::Section;
@@ -92,37 +92,23 @@ impl Snapshot {
         Ok(sections)
     }
 
-    /// Guest memory: its files, opened, and which page is in which.
+    /// Guest memory: its files, opened.
     ///
     /// # Errors
     ///
-    /// When there is none, or an index is not as it was written.
+    /// When there is none, or a file is not the one that belongs here.
     pub fn memory(&self) -> Result<MemoryLayers, ReadError> {
         let memory = self.memory_manifest()?;
         let mut layers = Vec::with_capacity(memory.layers.len());
         for layer in &memory.layers {
-            let (file, _) = self.open_memory_layer(layer)?;
-            let bytes = self.dir.read(&layer.index, layer.index_length)?;
-            let path = self.dir.path_of(&layer.index);
-            let index = Index::decode(&path, &bytes)?;
-            if index.id != layer.id {
-                return Err(ReadError::OtherLayer {
-                    path,
-                    found: index.id,
-                    wanted: layer.id,
-                });
-            }
-            let fits = Checksum::of(&bytes) == layer.index_checksum
-                && index.size == memory.size
-                && index.stored_bytes() == layer.stored_bytes;
-            if !fits {
-                return Err(ReadError::Damaged {
-                    path,
-                    part: "content".to_owned(),
-                    reason: "it is not the index that the manifest describes".to_owned(),
-                });
-            }
-            layers.push((self.dir.path_of(&layer.file), file, index));
+            let (file, index) = self.open_memory_layer(layer)?;
+            let unread = Unread {
+                path: self.dir.path_of(&layer.index),
+                file: index,
+                size: memory.size,
+                wanted: layer.clone(),
+            };
+            layers.push(Layer::new(self.dir.path_of(&layer.file), file, unread));
         }
         Ok(MemoryLayers::new(memory.size, layers))
     }

@@ -10,8 +10,8 @@ use crate::checksum::Checksum;
 use crate::error::WriteError;
 use crate::id::Id;
 use crate::manifest::{
-    self, Disk, Form, Host, Kind, MAX_DISKS, MAX_LAYERS, MAX_MEMORY, Machine, Manifest, Memory,
-    MemoryLayer, Parent, Region, StateFile, index_file, is_drive_id, memory_file,
+    self, Disk, Form, MAX_DISKS, MAX_LAYERS, MAX_MEMORY, MemoryLayer, StateFile, index_file,
+    is_drive_id, memory_file,
 };
 use crate::memory::writer::{LayerBuilder, MemoryWriter};
 use crate::memory::{PAGE, trailer};
@@ -21,128 +21,18 @@ use crate::section::Section;
 use crate::state_file;
 
 mod disks;
+mod facts;
 mod links;
+mod meter;
 
 pub use disks::DiskSource;
 pub(crate) use disks::head_sum;
+pub use facts::Facts;
+pub use meter::Progress;
+pub(crate) use meter::{Meter, StepError};
 
 /// The file of sections.
 pub(crate) const STATE: &str = "state";
-
-/// How far a piece of work is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes looked through.
-    pub done: u64,
-    /// Bytes in all, as far as they are known: never less than `done`.
-    pub total: u64,
-}
-
-/// Who is told of progress.
-type Report<'a> = Box<dyn FnMut(Progress) -> ControlFlow<()> + Send + 'a>;
-
-/// Counts work and tells of it.
-pub(crate) struct Meter<'a> {
-    done: u64,
-    total: u64,
-    report: Option<Report<'a>>,
-}
-
-impl<'a> Meter<'a> {
-    pub(crate) fn new(total: u64, report: Option<Report<'a>>) -> Self {
-        Self {
-            done: 0,
-            total,
-            report,
-        }
-    }
-
-    /// So much more is done. An error when it is to stop.
-    pub(crate) fn add(&mut self, bytes: u64) -> Result<(), StepError> {
-        self.done += bytes;
-        self.total = self.total.max(self.done);
-        let progress = Progress {
-            done: self.done,
-            total: self.total,
-        };
-        match self.report.as_mut().map(|report| report(progress)) {
-            Some(ControlFlow::Break(())) => Err(StepError::Stopped),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Why a step was not done, where there is no path to name.
-#[derive(Debug)]
-pub(crate) enum StepError {
-    Io(io::Error),
-    Invalid(String),
-    Stopped,
-}
-
-impl StepError {
-    /// For steps that can fail in one way only.
-    pub(crate) fn into_io(self) -> io::Error {
-        match self {
-            Self::Io(source) => source,
-            Self::Invalid(reason) => io::Error::other(reason),
-            Self::Stopped => io::Error::other("stopped"),
-        }
-    }
-}
-
-impl From<io::Error> for StepError {
-    fn from(source: io::Error) -> Self {
-        Self::Io(source)
-    }
-}
-
-/// What a manifest says that the writer does not know by itself.
-#[derive(Debug, Clone)]
-pub struct Facts {
-    /// Full, with state and memory, or the disks alone.
-    pub kind: Kind,
-    /// The snapshot before, if this one builds on it.
-    pub parent: Option<Parent>,
-    /// When the machine stood still: RFC 3339, UTC.
-    pub created_at: String,
-    /// The version of Tine.
-    pub tine_version: String,
-    /// How often the machine's line was restored or forked before.
-    pub generation: u64,
-    /// The machine.
-    pub machine: Machine,
-    /// The host.
-    pub host: Host,
-    /// Where the guest has its memory. Empty without memory.
-    pub regions: Vec<Region>,
-}
-
-impl Facts {
-    /// The manifest, still without state and disks.
-    pub(crate) fn into_manifest(self, id: Id, memory: Option<(u64, Vec<MemoryLayer>)>) -> Manifest {
-        Manifest {
-            format: manifest::FORMAT.to_owned(),
-            version: manifest::VERSION,
-            id,
-            kind: self.kind,
-            parent: self.parent,
-            created_at: self.created_at,
-            tine_version: self.tine_version,
-            generation: self.generation,
-            machine: self.machine,
-            host: self.host,
-            state: None,
-            memory: memory.map(|(size, layers)| Memory {
-                size,
-                page: PAGE,
-                regions: self.regions,
-                layers,
-            }),
-            disks: Vec::new(),
-        }
-    }
-}
 
 /// A snapshot in the making. Any thread may write it. Dropped, or after an error, nothing of it is
 /// left.

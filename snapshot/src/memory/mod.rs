@@ -1,9 +1,12 @@
 //! Guest memory in files: layers of pages, each with an index that says which pages it has
 //! (`FORMAT.md`, "Memory").
 
+mod check;
 pub(crate) mod index;
+pub(crate) mod layer;
 pub(crate) mod layers;
 pub(crate) mod trailer;
+mod view;
 pub(crate) mod writer;
 
 /// Bytes in a page.

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use super::index::{Extent, Index};
 use super::{CHUNK, PAGE};
-use crate::checksum::{Checksum, Summer};
+use crate::checksum::Summer;
 use crate::copy::is_zero;
 use crate::error::WriteError;
 use crate::id::Id;
@@ -207,19 +207,4 @@ impl Drop for MemoryWriter<'_> {
             self.writer.abandon();
         }
     }
-}
-
-/// The checksum of what one chunk stores, and whether everything else in it is zeroes.
-pub(crate) fn sum_chunk(index: &Index, chunk: u64, bytes: &[u8]) -> (Checksum, bool) {
-    let mut summer = Summer::new();
-    let (mut at, mut rest_is_zero) = (0, true);
-    let start = chunk * CHUNK;
-    for extent in index.extents_in(chunk).iter().filter(|extent| !extent.zero) {
-        let from = (u64::from(extent.first) * PAGE).saturating_sub(start) as usize;
-        let to = ((u64::from(extent.end()) * PAGE - start) as usize).min(bytes.len());
-        rest_is_zero &= is_zero(&bytes[at..from]);
-        summer.update(&bytes[from..to]);
-        at = to;
-    }
-    (summer.sum(), rest_is_zero && is_zero(&bytes[at..]))
 }

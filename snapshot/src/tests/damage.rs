@@ -6,19 +6,19 @@ use super::*;
 use crate::ReadError;
 
 /// Reads everything.
-fn read_all(path: &Path) -> Result<(), ReadError> {
+pub(super) fn read_all(path: &Path) -> Result<(), ReadError> {
     let snapshot = Snapshot::open(path)?;
     if snapshot.manifest().state.is_some() {
         snapshot.state()?;
     }
     if snapshot.manifest().memory.is_some() {
-        snapshot.memory()?.runs();
+        snapshot.memory()?.runs()?;
     }
     snapshot.verify(go_on).map(|_| ())
 }
 
 /// Puts other bytes in a file's place.
-fn replace(path: &Path, bytes: &[u8]) {
+pub(super) fn replace(path: &Path, bytes: &[u8]) {
     std::fs::remove_file(path).unwrap();
     std::fs::write(path, bytes).unwrap();
 }

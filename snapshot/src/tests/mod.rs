@@ -1,7 +1,11 @@
 //! Tests of the crate as a whole, on small snapshots of machines that never were.
 
+mod crash;
 mod damage;
+mod hostile;
+mod pairs;
 mod round_trip;
+mod space;
 
 use std::fs::File;
 use std::io::Write as _;
@@ -142,7 +146,7 @@ fn read_memory(snapshot: &Snapshot) -> Vec<u8> {
     use std::os::unix::fs::FileExt;
     let layers = snapshot.memory().unwrap();
     let mut memory = vec![0; layers.size() as usize];
-    for run in layers.runs() {
+    for run in layers.runs().unwrap() {
         let range = run.offset as usize..(run.offset + run.len) as usize;
         let file = layers.file(run.layer);
         file.read_exact_at(&mut memory[range], run.offset).unwrap();
