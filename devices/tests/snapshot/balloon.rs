@@ -10,14 +10,16 @@ use tine_devices::virtio::VirtioDevice;
 use tine_devices::virtio::balloon::{
     Balloon, BalloonConfig, BalloonHandle, CHAINS_PER_EVENT, MemoryReclaim, PAGE,
 };
+use virtio_bindings::virtio_mmio::VIRTIO_MMIO_CONFIG;
 use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 use vm_memory::GuestAddress;
 
-use crate::suite::Subject;
+use crate::suite::{Machine, NAME, Subject};
 
 const INFLATE: usize = 0;
 const DEFLATE: usize = 1;
 const STATISTICS: usize = 2;
+const HINTING: usize = 3;
 const REPORTING: usize = 4;
 
 #[derive(Default)]
@@ -32,7 +34,7 @@ impl MemoryReclaim for Notes {
 
 pub struct Host {
     notes: Arc<Notes>,
-    handle: BalloonHandle,
+    pub handle: BalloonHandle,
 }
 
 fn config() -> BalloonConfig {
@@ -64,7 +66,7 @@ fn tell(driver: &mut FakeDriver, free: u64) {
     driver.kick(STATISTICS);
 }
 
-struct Everything;
+pub struct Everything;
 
 impl Subject for Everything {
     type Host = Host;
@@ -110,3 +112,129 @@ impl Subject for Everything {
 }
 
 crate::conforms!(Everything);
+
+fn word(driver: &FakeDriver, offset: u64) -> u32 {
+    u32::from_le_bytes(driver.config(offset))
+}
+
+#[test]
+fn targets_and_answers_are_kept() {
+    let mut machine = Machine::<Everything>::started();
+    machine.host.handle.set_target_mib(9).unwrap();
+    machine
+        .host
+        .handle
+        .set_stats_polling_interval_s(77)
+        .unwrap();
+    machine.driver.run_backend(0);
+    let register = VIRTIO_MMIO_CONFIG + 4;
+    machine.driver.set_register(register, 123);
+    tell(&mut machine.driver, 5 << 20);
+    let restored = machine.restored(&machine.save());
+    let handle = &restored.host.handle;
+    assert_eq!(
+        (handle.target_pages(), handle.actual_pages()),
+        (9 * 256, 123)
+    );
+    assert_eq!(word(&restored.driver, 0), 9 * 256);
+    assert_eq!(word(&restored.driver, 4), 123);
+    let config = handle.config();
+    assert_eq!(
+        (config.amount_mib, config.stats_polling_interval_s),
+        (9, 77)
+    );
+    let stats = handle.stats().unwrap();
+    assert_eq!((stats.free_memory, stats.swap_in), (Some(5 << 20), None));
+}
+
+#[test]
+fn a_target_that_the_driver_was_not_told_of_yet_is_told() {
+    let machine = Machine::<Everything>::started();
+    machine.host.handle.set_target_mib(9).unwrap();
+    let restored = machine.restored(&machine.save());
+    for machine in [&machine, &restored] {
+        assert_eq!(machine.driver.irq.count(), 0);
+        assert!(machine.driver.run_backend(0));
+        assert_eq!(machine.driver.irq.count(), 1);
+        assert_eq!(word(&machine.driver, 0), 9 * 256);
+        assert!(!machine.driver.run_backend(0));
+    }
+}
+
+#[test]
+fn the_chain_with_statistics_is_used_when_the_guest_is_to_tell_anew() {
+    let mut machine = Machine::<Everything>::started();
+    tell(&mut machine.driver, 1 << 20);
+    let mut restored = machine.restored(&machine.save());
+    for machine in [&mut machine, &mut restored] {
+        machine.driver.run_queue_events();
+        assert!(machine.driver.used(STATISTICS).is_none());
+        machine.host.handle.set_stats_polling_interval_s(1).unwrap();
+        machine.driver.wait_used(STATISTICS);
+        assert!(machine.driver.used(STATISTICS).is_none());
+    }
+}
+
+#[test]
+fn a_run_of_hinting_goes_on() {
+    let mut machine = Machine::<Everything>::started();
+    machine.host.handle.start_hinting(true).unwrap();
+    // The device has not begun it when it is saved.
+    machine = machine.restored(&machine.save());
+    machine.driver.run_backend(0);
+    let run = word(&machine.driver, 8);
+    assert_eq!(run, 2);
+    let id = run.to_le_bytes();
+    machine.driver.submit(HINTING, &[Buffer::Out(&id)]);
+    machine.driver.kick(HINTING);
+    machine = machine.restored(&machine.save());
+    let block = Buffer::Raw {
+        addr: 0xb00 * PAGE,
+        len: 8 * PAGE as u32,
+        flags: 2,
+    };
+    machine.driver.submit(HINTING, &[block]);
+    machine.driver.kick(HINTING);
+    assert_eq!(*lock(&machine.host.notes.0), [(0xb00, 8)]);
+    let stop = 0u32.to_le_bytes();
+    machine.driver.submit(HINTING, &[Buffer::Out(&stop)]);
+    machine.driver.kick(HINTING);
+    assert_eq!(word(&machine.driver, 8), 1, "the guest has its pages back");
+    machine = machine.restored(&machine.save());
+    machine.host.handle.start_hinting(false).unwrap();
+    machine.driver.run_backend(0);
+    assert_eq!(word(&machine.driver, 8), 3, "a number of its own");
+}
+
+#[test]
+fn a_balloon_that_can_do_something_else_is_refused() {
+    let machine = Machine::<Everything>::started();
+    let sections = machine.save();
+    let less = BalloonConfig {
+        free_page_reporting: false,
+        ..config()
+    };
+    let silent = BalloonConfig {
+        stats_polling_interval_s: 0,
+        ..config()
+    };
+    let none = BalloonConfig::default();
+    for config in [less, silent, none] {
+        let (device, _) = make(&config);
+        let restored = machine.driver.restored(device, NAME, &sections);
+        let error = restored.err().unwrap().to_string();
+        assert!(error.starts_with("section device/0"), "{error}");
+    }
+    // Nobody uses them yet, but somebody may have seen them.
+    let machine = Machine::<Everything>::new();
+    let (device, _) = make(&BalloonConfig {
+        deflate_on_oom: false,
+        ..config()
+    });
+    let restored = machine.driver.restored(device, NAME, &machine.save());
+    let error = restored.err().unwrap().to_string();
+    assert!(
+        error.contains("the set of the balloon's features"),
+        "{error}"
+    );
+}

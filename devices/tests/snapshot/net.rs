@@ -1,5 +1,6 @@
 //! The network device.
 
+use tine_devices::rate::{BucketConfig, RateLimiterConfig};
 use tine_devices::testing::{Buffer, FakeDriver};
 use tine_devices::virtio::VirtioDevice;
 use tine_devices::virtio::net::{HEADER_LEN, MacAddr, Net, NetConfig, NetHandle, TapSource};
@@ -7,7 +8,7 @@ use virtio_bindings::virtio_net::*;
 use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 
 use crate::cable::Cable;
-use crate::suite::Subject;
+use crate::suite::{Machine, NAME, Subject};
 
 const RX: usize = 0;
 const TX: usize = 1;
@@ -15,7 +16,6 @@ const CONTROL: usize = 2;
 
 pub struct Host {
     cable: Cable,
-    #[allow(dead_code)]
     handle: NetHandle,
 }
 
@@ -102,3 +102,156 @@ impl Subject for Cabled {
 }
 
 crate::conforms!(Cabled);
+
+const LINK_UP: u16 = VIRTIO_NET_S_LINK_UP as u16;
+const ANNOUNCE: u16 = VIRTIO_NET_S_ANNOUNCE as u16;
+
+fn status(driver: &FakeDriver) -> u16 {
+    u16::from_le_bytes(driver.config(6))
+}
+
+fn acknowledge(driver: &mut FakeDriver) {
+    let command = [VIRTIO_NET_CTRL_ANNOUNCE as u8, 0];
+    driver.submit(CONTROL, &[Buffer::Out(&command), Buffer::In(1)]);
+    driver.kick(CONTROL);
+}
+
+#[test]
+fn a_restored_guest_announces_itself() {
+    let machine = Machine::<Cabled>::started();
+    let mut restored = machine.restored(&machine.save());
+    assert_eq!(restored.driver.irq.count(), 0);
+    while restored.driver.run_backend(0) {}
+    assert_eq!(status(&restored.driver), LINK_UP | ANNOUNCE);
+    assert_eq!(restored.driver.irq.count(), 1);
+    // Before it has: it is still to be done, and not twice.
+    let mut again = restored.restored(&restored.save());
+    assert_eq!(status(&again.driver), LINK_UP | ANNOUNCE);
+    for machine in [&mut restored, &mut again] {
+        acknowledge(&mut machine.driver);
+        assert_eq!(status(&machine.driver), LINK_UP);
+    }
+    while machine.driver.run_backend(0) {}
+    assert_eq!(
+        status(&machine.driver),
+        LINK_UP,
+        "the source stays where it is"
+    );
+    assert_eq!(machine.driver.irq.count(), 0);
+}
+
+#[test]
+fn a_driver_that_cannot_announce_itself_is_not_asked() {
+    let mut machine = Machine::<Cabled>::new();
+    machine.driver.start(1 << VIRTIO_NET_F_MRG_RXBUF);
+    let restored = machine.restored(&machine.save());
+    while restored.driver.run_backend(0) {}
+    assert_eq!(status(&restored.driver), LINK_UP);
+    assert_eq!(restored.driver.irq.count(), 0);
+}
+
+#[test]
+fn the_new_cable_carries_what_the_driver_agreed_to() {
+    let machine = Machine::<Cabled>::started();
+    let restored = machine.restored(&machine.save());
+    let offloads = restored.host.cable.offloads();
+    assert!(offloads.is_some());
+    assert_eq!(offloads, machine.host.cable.offloads());
+    let inactive = Machine::<Cabled>::new();
+    let restored = inactive.restored(&inactive.save());
+    assert_eq!(restored.host.cable.offloads(), None);
+}
+
+#[test]
+fn another_interface_in_its_place_is_refused() {
+    let machine = Machine::<Cabled>::started();
+    let sections = machine.save();
+    let other = NetConfig {
+        guest_mac: Some(MacAddr::new([6, 0, 0, 0, 0, 2]).unwrap()),
+        ..config()
+    };
+    let smaller = NetConfig {
+        mtu: Some(1300),
+        ..config()
+    };
+    for (config, what) in [
+        (
+            &other,
+            "MAC address was 06:00:00:00:00:01 in the snapshot and is 06:00:00:00:00:02",
+        ),
+        (&smaller, "MTU was 1400 in the snapshot and is 1300"),
+    ] {
+        let (device, _) = make(config);
+        let restored = machine.driver.restored(device, NAME, &sections);
+        let error = restored.err().unwrap().to_string();
+        assert!(error.contains(what), "{error}");
+    }
+}
+
+#[test]
+fn a_frame_that_was_paid_for_is_not_paid_for_again() {
+    let ops = Some(BucketConfig {
+        size: 1,
+        one_time_burst: None,
+        refill_time: 3_600_000,
+    });
+    let limits = Some(RateLimiterConfig {
+        bandwidth: None,
+        ops,
+    });
+    let config = NetConfig {
+        tx_rate_limiter: limits,
+        ..config()
+    };
+    let (device, host) = make(&config);
+    let mut driver = FakeDriver::boxed(device);
+    driver.start(0);
+    host.cable.fail_send(Some(libc::EAGAIN));
+    let heads = [b"first", b"waits"].map(|bytes| {
+        let frame = framed(bytes);
+        driver.submit(TX, &[Buffer::Out(&frame)])
+    });
+    driver.kick(TX);
+    let sections = driver.save(NAME);
+    let (device, other) = make(&config);
+    let mut restored = driver.restored(device, NAME, &sections).unwrap();
+    restored.run_queue_events();
+    assert_eq!(other.cable.sent(), [framed(b"first")]);
+    assert_eq!(restored.used(TX).unwrap().head, heads[0]);
+    assert!(restored.used(TX).is_none(), "the limit is used up");
+    let unlimited = BucketConfig::default();
+    other.handle.tx_limiter().set(&RateLimiterConfig {
+        bandwidth: None,
+        ops: Some(unlimited),
+    });
+    assert_eq!(restored.wait_used(TX).head, heads[1]);
+    assert_eq!(other.cable.sent(), [framed(b"waits")]);
+}
+
+#[test]
+fn a_frame_in_hand_reaches_the_source_and_not_the_restored_guest() {
+    let mut machine = Machine::<Cabled>::started();
+    let frame: Vec<u8> = (0..1000).map(|at| at as u8).collect();
+    machine.driver.submit(RX, &[Buffer::In(300)]);
+    machine.driver.kick(RX);
+    machine.host.cable.push_raw(framed(&frame));
+    while machine.driver.run_backend(0) {}
+    assert_eq!(machine.host.cable.waiting(), 0, "it is in hand");
+    let sections = machine.save();
+    let mut restored = machine.restored(&sections);
+    for machine in [&mut machine, &mut restored] {
+        machine.driver.submit(RX, &[Buffer::In(2000)]);
+        machine.driver.run_queue_events();
+        while machine.driver.run_backend(0) {}
+    }
+    let parts = [0, 1].map(|_| machine.driver.used(RX).unwrap());
+    let mut bytes = parts[0].data[..parts[0].len as usize].to_vec();
+    bytes.extend(&parts[1].data[..parts[1].len as usize]);
+    assert_eq!(bytes[HEADER_LEN..], frame);
+    assert!(restored.driver.used(RX).is_none());
+    restored.host.cable.push_raw(framed(b"new"));
+    assert_eq!(
+        restored.driver.wait_used(RX).data[HEADER_LEN..][..3],
+        *b"new"
+    );
+}

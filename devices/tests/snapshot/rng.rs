@@ -7,11 +7,12 @@ use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 
 use crate::suite::Subject;
 
-struct Entropy;
+pub struct Entropy;
 
 impl Subject for Entropy {
     type Host = ();
     const FEATURES: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
+    const REPEATS: bool = false;
 
     fn make() -> (Box<dyn VirtioDevice>, ()) {
         (Box::new(Rng::new().unwrap()), ())

@@ -1,7 +1,7 @@
 //! The suite. A device takes part in it by [`Subject`], and by `conforms!`.
 
 use tine_devices::bus::lock;
-use tine_devices::testing::{FakeDriver, MEMORY_LEN};
+use tine_devices::testing::{FakeDriver, MEMORY_LEN, Used};
 use tine_devices::virtio::VirtioDevice;
 use tine_snapshot::section::Section;
 use virtio_bindings::virtio_mmio::*;
@@ -18,6 +18,8 @@ pub trait Subject {
     type Host;
     /// What the driver asks for.
     const FEATURES: u64;
+    /// The same request gets the same answer.
+    const REPEATS: bool = true;
 
     /// A device, always made in the same way.
     fn make() -> (Box<dyn VirtioDevice>, Self::Host);
@@ -71,14 +73,16 @@ impl<S: Subject> Machine<S> {
         Self { driver, host }
     }
 
-    /// Waits until the chains of `expected` are used, and checks that no other is.
-    fn check_used(&mut self, expected: &[(usize, u16)]) {
+    /// Waits until the chains of `expected` are used, and checks that no other is. Gives what they
+    /// came back with.
+    fn check_used(&mut self, expected: &[(usize, u16)]) -> Vec<(usize, Used)> {
         let mut missing = expected.to_vec();
+        let mut all = Vec::new();
         while !missing.is_empty() {
             let kicked = !self.driver.run_queue_events().is_empty();
-            let mut progress = self.take_used(&mut missing) || kicked;
+            let mut progress = self.take_used(&mut missing, &mut all) || kicked;
             while !missing.is_empty() && self.driver.run_backend(0) {
-                progress |= self.take_used(&mut missing);
+                progress |= self.take_used(&mut missing, &mut all);
             }
             if !progress && !missing.is_empty() {
                 assert!(self.driver.run_backend(10_000), "not used: {missing:?}");
@@ -89,12 +93,14 @@ impl<S: Subject> Machine<S> {
             let more = self.driver.run_backend(0);
             assert!(!self.used_twice(expected));
             if !more {
-                return;
+                break;
             }
         }
+        all.sort_by_key(|(queue, used)| (*queue, used.head));
+        all
     }
 
-    fn take_used(&mut self, missing: &mut Vec<(usize, u16)>) -> bool {
+    fn take_used(&mut self, missing: &mut Vec<(usize, u16)>, all: &mut Vec<(usize, Used)>) -> bool {
         let before = missing.len();
         let mut queues: Vec<_> = missing.iter().map(|(queue, _)| *queue).collect();
         queues.dedup();
@@ -102,6 +108,7 @@ impl<S: Subject> Machine<S> {
             while let Some(used) = self.driver.used(queue) {
                 let at = missing.iter().position(|one| *one == (queue, used.head));
                 missing.remove(at.expect("used once, and only what was left"));
+                all.push((queue, used));
             }
         }
         missing.len() < before
@@ -142,10 +149,11 @@ pub fn requests_from_before_complete_once_on_each_side<S: Subject>() {
     assert!(!left.is_empty());
     let sections = machine.save();
     let mut restored = machine.restored(&sections);
-    restored.check_used(&left);
+    let there = restored.check_used(&left);
     restored.work();
-    machine.check_used(&left);
+    let here = machine.check_used(&left);
     machine.work();
+    assert!(!S::REPEATS || here == there);
     assert!(!machine.driver.needs_reset() && !restored.driver.needs_reset());
 }
 

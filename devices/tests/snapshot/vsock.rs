@@ -9,7 +9,7 @@ use tine_devices::virtio::VirtioDevice;
 use tine_devices::virtio::vsock::{HOST_CID, Vsock, VsockConfig, VsockHandle};
 use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 
-use crate::suite::Subject;
+use crate::suite::{Machine, NAME, Subject};
 
 const RX: usize = 0;
 const TX: usize = 1;
@@ -120,23 +120,27 @@ fn exchange(driver: &mut FakeDriver, stream: &mut UnixStream, connection: Packet
     );
 }
 
-struct Sockets;
+fn make(guest_cid: u32) -> (Box<dyn VirtioDevice>, Host) {
+    let config = VsockConfig {
+        guest_cid,
+        uds_path: None,
+    };
+    let (device, handle) = Vsock::new(&config).unwrap();
+    let host = Host {
+        handle,
+        supplied: false,
+    };
+    (Box::new(device), host)
+}
+
+pub struct Sockets;
 
 impl Subject for Sockets {
     type Host = Host;
     const FEATURES: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
 
     fn make() -> (Box<dyn VirtioDevice>, Host) {
-        let config = VsockConfig {
-            guest_cid: CID as u32,
-            uds_path: None,
-        };
-        let (device, handle) = Vsock::new(&config).unwrap();
-        let host = Host {
-            handle,
-            supplied: false,
-        };
-        (Box::new(device), host)
+        make(CID as u32)
     }
 
     fn work(driver: &mut FakeDriver, host: &mut Host) {
@@ -168,3 +172,104 @@ impl Subject for Sockets {
 }
 
 crate::conforms!(Sockets);
+
+/// A machine with a connection, and room for packets and events.
+fn connected() -> (Machine<Sockets>, UnixStream, Packet) {
+    let mut machine = Machine::<Sockets>::started();
+    machine.work();
+    let Machine { driver, host } = &mut machine;
+    let (stream, connection) = connect(driver, host, 1024);
+    (machine, stream, connection)
+}
+
+#[test]
+fn connections_of_the_source_go_on() {
+    let (mut machine, mut stream, connection) = connected();
+    for _ in 0..3 {
+        machine.save();
+        exchange(&mut machine.driver, &mut stream, connection);
+    }
+    assert!(machine.driver.used(EVENT).is_none(), "nobody is gone");
+}
+
+#[test]
+fn connections_are_reset_for_a_restored_guest_and_new_ones_work() {
+    let (machine, mut stream, connection) = connected();
+    stream.write_all(b"not in the snapshot").unwrap();
+    let mut restored = machine.restored(&machine.save());
+    restored.driver.run_queue_events();
+    let event = restored.driver.wait_used(EVENT);
+    assert_eq!((event.len, event.data), (4, vec![0; 4]));
+    // What the guest still sends is of no connection that there is.
+    let Machine { driver, host } = &mut restored;
+    let op = RW;
+    send_now(driver, Packet { op, ..connection }, b"old");
+    let _request = host.handle.connect(7).unwrap();
+    while driver.run_backend(0) {}
+    assert!(
+        driver.used(RX).is_none(),
+        "the driver has not dealt with it"
+    );
+    offer_events(driver);
+    let (reset, _) = receive(driver, RST);
+    let op = RST;
+    assert_eq!(reset, Packet { op, ..connection });
+    let (request, _) = receive(driver, REQUEST);
+    assert_eq!(request.guest_port, 7);
+    assert!(
+        request.host_port > connection.host_port,
+        "a port of its own"
+    );
+    host.supplied = true;
+    restored.work();
+}
+
+#[test]
+fn a_driver_without_an_event_buffer_is_told_when_it_has_one() {
+    let machine = Machine::<Sockets>::started();
+    let restored = machine.restored(&machine.save());
+    restored.driver.run_queue_events();
+    // Saved again before it could be told.
+    let mut restored = restored.restored(&restored.save());
+    restored.driver.run_queue_events();
+    assert!(restored.driver.used(EVENT).is_none());
+    assert_eq!(offer_events(&mut restored.driver), [4]);
+    let mut again = restored.restored(&restored.save());
+    again.driver.run_queue_events();
+    assert_eq!(again.driver.wait_used(EVENT).len, 4);
+    restored.work();
+    again.work();
+}
+
+#[test]
+fn the_address_is_the_machines_and_not_the_snapshots() {
+    let (machine, _stream, connection) = connected();
+    let (device, host) = make(99);
+    let sections = machine.save();
+    let driver = machine.driver.restored(device, NAME, &sections);
+    let mut other = Machine::<Sockets> {
+        driver: driver.unwrap(),
+        host,
+    };
+    assert_eq!(other.driver.config::<8>(0), 99u64.to_le_bytes());
+    other.driver.run_queue_events();
+    let _request = other.host.handle.connect(7).unwrap();
+    offer_events(&mut other.driver);
+    // Its driver does not know yet: what comes from the old address is dropped.
+    let op = RW;
+    send_now(&mut other.driver, Packet { op, ..connection }, b"old");
+    let used = other.driver.wait_used(RX);
+    assert_eq!(used.data[8..16], 99u64.to_le_bytes());
+    assert_eq!(used.data[30..32], REQUEST.to_le_bytes());
+}
+
+#[test]
+fn a_restored_device_whose_driver_does_not_run_tells_nobody() {
+    let machine = Machine::<Sockets>::new();
+    let mut restored = machine.restored(&machine.save());
+    assert!(restored.host.handle.connect(1).is_err());
+    restored.driver.start(Sockets::FEATURES);
+    restored.driver.submit(EVENT, &[Buffer::In(4)]);
+    restored.driver.kick(EVENT);
+    assert!(restored.driver.used(EVENT).is_none());
+}
