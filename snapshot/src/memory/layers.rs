@@ -78,22 +78,6 @@ impl MemoryLayers {
         &self.layers[layer].file
     }
 
-    /// The layers' files, the lowest first, each with what it covers, in ascending order.
-    pub fn into_layers(self) -> impl Iterator<Item = (File, Vec<Map>)> {
-        self.layers.into_iter().enumerate().map(|(number, layer)| {
-            let extents = layer.index.extents.iter().map(|extent| Map {
-                offset: u64::from(extent.first) * PAGE,
-                len: u64::from(extent.count) * PAGE,
-                source: match extent.zero {
-                    true => Source::Zero,
-                    false => Source::Layer(number),
-                },
-            });
-            let extents = extents.collect();
-            (layer.file, extents)
-        })
-    }
-
     /// The path of that file, for messages.
     pub fn path(&self, layer: usize) -> &Path {
         &self.layers[layer].path

@@ -18,7 +18,7 @@ use super::state::State;
 use crate::agent::{self, AgentError};
 use crate::config::MachineConfig;
 use crate::machine::Machine;
-use crate::snapshot::Loaded;
+use crate::snapshot::{Loaded, Place};
 
 /// How long the agent of a restored guest may take to answer.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -26,10 +26,10 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const ENTROPY: usize = 64;
 
 /// Which machine is asked for.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RestoreRequest {
-    /// The snapshot's directory.
-    pub snapshot: PathBuf,
+    /// The snapshot.
+    pub snapshot: Place,
     /// Let its guest run at once.
     pub resume: bool,
     /// TAP devices for interfaces, by the interfaces' ids, in the place of those it had.
@@ -49,7 +49,7 @@ impl Controller {
                 "the machine has been configured already: restore in a new process",
             ));
         }
-        let loaded = Loaded::open(&request.snapshot)
+        let loaded = Loaded::at(&request.snapshot)
             .map_err(|err| Refusal::failed("restore the snapshot", err))?;
         let config = self.restored_config(&loaded, request)?;
         self.shared.go(State::Starting, None);
@@ -116,7 +116,7 @@ impl Controller {
         self.shared
             .status
             .send_modify(|status| status.access = Some(access));
-        self.generation = loaded.snapshot.manifest().generation + 1;
+        self.generation = loaded.manifest.generation.saturating_add(1);
         if loaded.description.agent {
             self.refresh = Some(self.refresh_request(request)?);
         }

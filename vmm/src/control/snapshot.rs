@@ -17,7 +17,7 @@ use super::events::Event;
 use super::handle::Shared;
 use super::state::State;
 use crate::logger::{self, Level};
-use crate::snapshot::{Description, Save};
+use crate::snapshot::{Description, Place, Save};
 
 /// Between two reports of progress.
 const REPORT: Duration = Duration::from_millis(200);
@@ -25,8 +25,8 @@ const REPORT: Duration = Duration::from_millis(200);
 /// Which snapshot is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotRequest {
-    /// The directory that it is going to be.
-    pub target: PathBuf,
+    /// Where it is going to be.
+    pub target: Place,
     /// The machine ends when the snapshot is whole.
     pub stop: bool,
 }
@@ -97,16 +97,16 @@ impl Controller {
             let result = write(&save, &request, &shared, told);
             let result = result.map(|(id, memory_bytes)| Taken {
                 id,
-                path: request.target.clone(),
+                path: request.target.path().to_owned(),
                 pause,
                 took: start.elapsed(),
                 memory_bytes,
             });
             let event = match &result {
-                Ok(taken) => Event::snapshot(&request.target, "done", Some(&taken.id), None),
+                Ok(taken) => Event::snapshot(request.target.path(), "done", Some(&taken.id), None),
                 Err(err) => {
                     let reason = Some(err.to_string());
-                    Event::snapshot(&request.target, "failed", None, reason)
+                    Event::snapshot(request.target.path(), "failed", None, reason)
                 }
             };
             shared.events.publish(&event);
@@ -195,7 +195,7 @@ fn write(
     shared: &Arc<Shared>,
     cancelled: Arc<AtomicBool>,
 ) -> Result<(String, u64), Refusal> {
-    let target = request.target.clone();
+    let target = request.target.path().to_owned();
     let told = shared.clone();
     let mut last = Instant::now();
     let report = move |progress: Progress| {
@@ -209,10 +209,9 @@ fn write(
         }
         ControlFlow::Continue(())
     };
-    let snapshot = save
+    let manifest = save
         .write(&request.target, report)
         .map_err(|err| Refusal::failed("write the snapshot", err))?;
-    let manifest = snapshot.manifest();
     let layers = manifest.memory.iter().flat_map(|memory| &memory.layers);
     let bytes = layers.map(|layer| layer.stored_bytes).sum();
     Ok((manifest.id.to_string(), bytes))

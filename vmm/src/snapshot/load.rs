@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use tine_snapshot::manifest::Manifest;
 use tine_snapshot::section::Section;
-use tine_snapshot::{ReadError, Snapshot};
+use tine_snapshot::{Map, MemoryLayers, ReadError, Snapshot, Source, pair};
 
 use super::host::{self, Unfit};
-use super::Description;
+use super::{Description, Place};
 use crate::memory::{Image, Layer, MAX_RUNS, Run, Stored};
 
 /// Why no machine can be made of a snapshot.
@@ -47,8 +48,8 @@ pub enum LoadError {
 /// What a machine is made from.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The snapshot.
-    pub snapshot: Snapshot,
+    /// What the snapshot says of itself.
+    pub manifest: Manifest,
     /// Its machine's devices.
     pub description: Description,
     /// vCPUs, interrupt controllers, clock and devices.
@@ -58,66 +59,82 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// Opens the snapshot at `place`.
+    pub fn at(place: &Place) -> Result<Self, LoadError> {
+        match place {
+            Place::Directory(dir) => Self::open(dir),
+            Place::Pair { state, memory } => Self::open_pair(state, memory),
+        }
+    }
+
     /// Opens the snapshot in directory `dir`. Nothing of memory is read.
     pub fn open(dir: &Path) -> Result<Self, LoadError> {
         let snapshot = Snapshot::open(dir)?;
-        let path = || dir.display().to_string();
         let manifest = snapshot.manifest();
-        host::check(&manifest.host).map_err(|reason| LoadError::Unfit {
-            path: path(),
-            reason,
-        })?;
-        let wrong = |reason| LoadError::Description {
-            path: path(),
-            reason,
+        let description = describe(dir, manifest)?;
+        let stored = Stored {
+            dir: dir.to_owned(),
+            snapshot: manifest.id,
         };
-        let description: Description = serde_json::from_value(manifest.machine.config.clone())
-            .map_err(|err| wrong(err.to_string()))?;
-        let same = u32::from(description.vcpus) == manifest.machine.vcpus
-            && description.memory == manifest.machine.memory_bytes;
-        if !same {
-            return Err(wrong("is of another machine than machine.vcpus and memory_bytes".into()));
-        }
-        let sections = snapshot.state()?;
-        let memory = image(&snapshot)?;
         Ok(Self {
             description,
-            sections,
-            memory,
-            snapshot,
+            sections: snapshot.state()?,
+            memory: image(snapshot.memory()?, dir, Some(stored))?,
+            manifest: manifest.clone(),
+        })
+    }
+
+    /// Opens a snapshot that is a file of state and one of memory, as the known API has them.
+    pub fn open_pair(state: &Path, memory: &Path) -> Result<Self, LoadError> {
+        let read = pair::read_state(state)?;
+        Ok(Self {
+            description: describe(state, &read.manifest)?,
+            memory: image(read.memory(memory)?, memory, None)?,
+            sections: read.sections,
+            manifest: read.manifest,
         })
     }
 }
 
-fn image(snapshot: &Snapshot) -> Result<Image, LoadError> {
-    let memory = snapshot.memory()?;
+/// The machine that a manifest describes, if it can go on here.
+fn describe(path: &Path, manifest: &Manifest) -> Result<Description, LoadError> {
+    let path = || path.display().to_string();
+    host::check(&manifest.host).map_err(|reason| LoadError::Unfit {
+        path: path(),
+        reason,
+    })?;
+    let wrong = |reason| LoadError::Description {
+        path: path(),
+        reason,
+    };
+    let description: Description = serde_json::from_value(manifest.machine.config.clone())
+        .map_err(|err| wrong(err.to_string()))?;
+    let same = u32::from(description.vcpus) == manifest.machine.vcpus
+        && description.memory == manifest.machine.memory_bytes;
+    match same {
+        true => Ok(description),
+        false => Err(wrong(
+            "is of another machine than machine.vcpus and memory_bytes".to_owned(),
+        )),
+    }
+}
+
+/// Memory as an image to be mapped; `stored` is the snapshot that has all of it.
+fn image(memory: MemoryLayers, path: &Path, stored: Option<Stored>) -> Result<Image, LoadError> {
     let (size, count) = (memory.size(), memory.count());
     let mut layers: Vec<Layer> = Vec::with_capacity(count);
-    for (index, (file, extents)) in memory.into_layers().enumerate() {
-        // What the lowest layer does not have is a hole of its file: one mapping for all of it.
-        let runs = match index {
-            0 => vec![Run {
-                range: 0..size,
-                zero: false,
-            }],
-            _ => extents
-                .into_iter()
-                .map(|map| Run {
-                    range: map.offset..map.offset + map.len,
-                    zero: map.source == tine_snapshot::Source::Zero,
-                })
-                .collect(),
+    for (index, (file, covered)) in memory.into_layers()?.into_iter().enumerate() {
+        let run = |map: Map| Run {
+            range: map.offset..map.offset + map.len,
+            zero: map.source == Source::Zero,
         };
-        let stored = (index + 1 == count).then(|| Stored {
-            dir: snapshot.path().to_owned(),
-            snapshot: snapshot.manifest().id,
-        });
-        layers.push(Layer::new(file, runs, stored));
+        let stored = stored.clone().filter(|_| index + 1 == count);
+        layers.push(Layer::new(file, covered.into_iter().map(run).collect(), stored));
     }
     let runs = layers.iter().map(|layer| layer.runs.len()).sum();
     if runs > MAX_RUNS {
         return Err(LoadError::Fragmented {
-            path: snapshot.path().display().to_string(),
+            path: path.display().to_string(),
             runs,
         });
     }

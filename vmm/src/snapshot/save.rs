@@ -7,10 +7,11 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use serde_json::Value;
-use tine_snapshot::manifest::{self, Kind, Parent, Region};
+use tine_snapshot::manifest::{self, Kind, Manifest, Parent, Region};
+use tine_snapshot::pair::{self, MemoryFile};
 use tine_snapshot::{Facts, MemoryWriter, Progress, ReadError, Snapshot, SnapshotWriter, WriteError};
 
-use super::{Description, host};
+use super::{Description, Place, host};
 use crate::clock;
 use crate::layout;
 use crate::machine::Capture;
@@ -33,11 +34,43 @@ pub struct Save {
 }
 
 impl Save {
+    /// Writes the snapshot to a place, and gives what it says of itself.
+    pub fn write(
+        &self,
+        place: &Place,
+        report: impl FnMut(Progress) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<Manifest, WriteError> {
+        match place {
+            Place::Directory(dir) => {
+                let snapshot = self.write_directory(dir, report)?;
+                Ok(snapshot.manifest().clone())
+            }
+            Place::Pair { state, memory } => self.write_pair(state, memory, report),
+        }
+    }
+
+    /// Writes two files, which take the place of files of the same names.
+    fn write_pair(
+        &self,
+        state: &Path,
+        memory: &Path,
+        report: impl FnMut(Progress) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<Manifest, WriteError> {
+        let image = &self.capture.memory;
+        let source = |source| unreadable(memory, source);
+        let data = image.data().map_err(source)?;
+        let mut file = MemoryFile::begin(memory, image.size)?;
+        file.on_progress(total(&data), report);
+        for_each_part(image, &data, source, |at, part| file.write(at, part))?;
+        let written = file.finish()?;
+        pair::write_state(state, self.facts(None)?, &self.capture.sections, written)
+    }
+
     /// Writes the snapshot `target`, a directory that is not there yet. Where most of memory is in
     /// an earlier snapshot already, that is taken over and the rest written.
     ///
     /// `report` is told of progress; when it breaks, nothing is left.
-    pub fn write(
+    fn write_directory(
         &self,
         target: &Path,
         report: impl FnMut(Progress) -> ControlFlow<()> + Send + 'static,
@@ -48,13 +81,9 @@ impl Save {
         let parent = below(image);
         let depth = parent.as_ref().map_or(0, |(depth, _)| *depth);
         let part = image.above(depth);
-        let source = |source| WriteError::Io {
-            action: "read guest memory for",
-            path: target.to_owned(),
-            source,
-        };
+        let source = |source| unreadable(target, source);
         let data = part.data().map_err(source)?;
-        writer.reserve(data.iter().map(|(range, _)| range.end - range.start).sum())?;
+        writer.reserve(total(&data))?;
         writer.write_state(&self.capture.sections)?;
         if let Some((_, parent)) = &parent {
             writer.link_memory_layers(parent)?;
@@ -139,6 +168,38 @@ fn gaps(part: &Image, data: &[(Range<u64>, usize)]) -> Vec<Range<u64>> {
     gaps
 }
 
+fn total(data: &[(Range<u64>, usize)]) -> u64 {
+    data.iter().map(|(range, _)| range.end - range.start).sum()
+}
+
+fn unreadable(target: &Path, source: std::io::Error) -> WriteError {
+    WriteError::Io {
+        action: "read guest memory for",
+        path: target.to_owned(),
+        source,
+    }
+}
+
+/// Reads data in the order of its offsets.
+fn for_each_part(
+    image: &Image,
+    data: &[(Range<u64>, usize)],
+    failed: impl Fn(std::io::Error) -> WriteError,
+    mut each: impl FnMut(u64, &[u8]) -> Result<(), WriteError>,
+) -> Result<(), WriteError> {
+    let mut buffer = vec![0; PART];
+    for (range, index) in data {
+        let file = &image.layers[*index].file;
+        for start in range.clone().step_by(PART) {
+            let len = (range.end - start).min(PART as u64) as usize;
+            let part = &mut buffer[..len];
+            file.read_exact_at(part, start).map_err(&failed)?;
+            each(start, part)?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes data and gaps in the order of their offsets.
 fn write_memory(
     layer: &mut MemoryWriter<'_>,
@@ -147,19 +208,12 @@ fn write_memory(
     gaps: &[Range<u64>],
     failed: impl Fn(std::io::Error) -> WriteError,
 ) -> Result<(), WriteError> {
-    let mut buffer = vec![0; PART];
     let mut gaps = gaps.iter().peekable();
-    for (range, index) in data {
-        while let Some(gap) = gaps.next_if(|gap| gap.start < range.start) {
+    for_each_part(image, data, failed, |at, part| {
+        while let Some(gap) = gaps.next_if(|gap| gap.start < at) {
             layer.zero(gap.start, gap.end - gap.start)?;
         }
-        let file = &image.layers[*index].file;
-        for start in range.clone().step_by(PART) {
-            let len = (range.end - start).min(PART as u64) as usize;
-            let part = &mut buffer[..len];
-            file.read_exact_at(part, start).map_err(&failed)?;
-            layer.write(start, part)?;
-        }
-    }
+        layer.write(at, part)
+    })?;
     gaps.try_for_each(|gap| layer.zero(gap.start, gap.end - gap.start))
 }

@@ -9,6 +9,7 @@ use tine_guest_agent::fields::FieldError;
 use crate::api::fault::{Reply, done, json_with};
 use crate::api::routes::Call;
 use crate::control::{RestoreRequest, SnapshotRequest};
+use crate::snapshot::Place;
 
 /// A network interface's other TAP device.
 #[derive(Deserialize)]
@@ -26,7 +27,7 @@ pub async fn take(call: Call) -> Reply {
     fields.finish()?;
     absolute("path", &target)?;
     let request = SnapshotRequest {
-        target,
+        target: Place::Directory(target),
         stop: stop.unwrap_or_default(),
     };
     let taken = call.app.handle.snapshot(request).await?;
@@ -54,7 +55,7 @@ pub async fn restore(call: Call) -> Reply {
     absolute("snapshot", &snapshot)?;
     let taps = network.unwrap_or_default().into_iter();
     let request = RestoreRequest {
-        snapshot,
+        snapshot: Place::Directory(snapshot),
         resume: resume.unwrap_or(true),
         taps: taps.map(|tap| (tap.id, tap.tap)).collect(),
         vsock,
