@@ -101,8 +101,7 @@ impl FakeDriver {
 
     /// The same with a device that was made somewhere else.
     pub fn boxed(device: Box<dyn VirtioDevice>) -> Self {
-        let mem = GuestMemory::from_ranges(&[(GuestAddress(0), MEMORY_LEN)]);
-        Self::boxed_in(Arc::new(mem.expect("test memory")), device)
+        Self::boxed_in(memory(), device)
     }
 
     /// The same in memory that holds something already.
@@ -122,29 +121,39 @@ impl FakeDriver {
     }
 
     /// The same guest in another machine, with memory of its own that holds the same bytes, and
-    /// `device` restored from `sections` of the name `name`.
+    /// `device` restored from `sections` of the name `name`. The event loop does not run.
     pub fn restored(
         &self,
         device: Box<dyn VirtioDevice>,
         name: &str,
         sections: &[Section],
     ) -> Result<Self, RestoreError> {
-        let copy = Self {
+        self.restored_in(copy(&self.mem), device, name, sections)
+    }
+
+    /// The same in `mem`, which [`Self::freeze`] has given.
+    pub fn restored_in(
+        &self,
+        mem: Arc<GuestMemory>,
+        device: Box<dyn VirtioDevice>,
+        name: &str,
+        sections: &[Section],
+    ) -> Result<Self, RestoreError> {
+        let restored = Self {
             rings: self.rings.clone(),
             rooms: self.rooms.clone(),
             next_buffer: self.next_buffer,
-            ..Self::boxed(device)
+            ..Self::boxed_in(mem, device)
         };
-        let mut page = [0; 4096];
-        for at in (0..MEMORY_LEN).step_by(page.len()) {
-            let at = GuestAddress(at as u64);
-            self.mem.read_slice(&mut page, at).expect("test memory");
-            if page.iter().any(|byte| *byte != 0) {
-                copy.mem.write_slice(&page, at).expect("test memory");
-            }
-        }
-        lock(&copy.transport).restore(name, sections)?;
-        Ok(copy)
+        lock(&restored.transport).restore(name, sections)?;
+        Ok(restored)
+    }
+
+    /// Saves the device and copies guest memory, as one thing: the event loop may run meanwhile.
+    pub fn freeze(&self, name: &str) -> (Vec<Section>, Arc<GuestMemory>) {
+        let mut transport = lock(&self.transport);
+        let sections = transport.save(name).expect("a state");
+        (sections, copy(&self.mem))
     }
 
     /// Saves the device as sections of the name `name`.
@@ -442,6 +451,25 @@ impl FakeDriver {
         self.next_buffer = (addr + len).next_multiple_of(16);
         addr
     }
+}
+
+fn memory() -> Arc<GuestMemory> {
+    let mem = GuestMemory::from_ranges(&[(GuestAddress(0), MEMORY_LEN)]);
+    Arc::new(mem.expect("test memory"))
+}
+
+/// Other memory with the same bytes in it.
+fn copy(mem: &GuestMemory) -> Arc<GuestMemory> {
+    let copy = memory();
+    let mut page = [0; 4096];
+    for at in (0..MEMORY_LEN).step_by(page.len()) {
+        let at = GuestAddress(at as u64);
+        mem.read_slice(&mut page, at).expect("test memory");
+        if page.iter().any(|byte| *byte != 0) {
+            copy.write_slice(&page, at).expect("test memory");
+        }
+    }
+    copy
 }
 
 fn descriptor(addr: u64, len: u32, flags: u16, next: u16) -> Vec<u8> {

@@ -105,7 +105,7 @@ impl<W: Write + Send> Serial<W> {
     }
 
     /// Gives the port a saved state; after an error it is as it was. An interrupt that the guest
-    /// has not acknowledged is raised again.
+    /// has not acknowledged is raised again, so the interrupt controllers come first.
     pub fn restore(&mut self, section: &Section) -> Result<(), RestoreError> {
         let registers: Registers = section.decode()?;
         let bad = |field, reason| Err(RestoreError::field(&section.name, field, reason));

@@ -1,5 +1,6 @@
 //! A drive.
 
+use std::any::Any;
 use std::fs;
 use std::thread;
 
@@ -7,8 +8,8 @@ use tempfile::TempDir;
 use tine_devices::bus::lock;
 use tine_devices::rate::{BucketConfig, RateLimiterConfig};
 use tine_devices::testing::{Buffer, FakeDriver};
-use tine_devices::virtio::VirtioDevice;
 use tine_devices::virtio::block::{Block, BlockConfig, Engine};
+use tine_devices::virtio::{QueuePlace, VirtioDevice};
 use virtio_bindings::virtio_blk::*;
 use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 
@@ -18,7 +19,7 @@ use crate::suite::{NAME, Subject};
 const SECTORS: u64 = 256;
 const FEATURES: u64 = 1 << VIRTIO_RING_F_EVENT_IDX | 1 << VIRTIO_BLK_F_FLUSH;
 
-fn sector(number: u64) -> Vec<u8> {
+pub fn sector(number: u64) -> Vec<u8> {
     (0..512).map(|at| (number * 7 + at / 3) as u8).collect()
 }
 
@@ -29,7 +30,7 @@ fn header(kind: u32, sector: u64) -> Vec<u8> {
     bytes
 }
 
-fn make(engine: Engine) -> (Box<dyn VirtioDevice>, TempDir) {
+pub fn make(engine: Engine) -> (Box<dyn VirtioDevice>, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk");
     let bytes: Vec<u8> = (0..SECTORS).flat_map(sector).collect();
@@ -39,7 +40,7 @@ fn make(engine: Engine) -> (Box<dyn VirtioDevice>, TempDir) {
     (Box::new(Block::open(&config).unwrap()), dir)
 }
 
-fn read(driver: &mut FakeDriver, number: u64) -> u16 {
+pub fn read(driver: &mut FakeDriver, number: u64) -> u16 {
     let header = header(VIRTIO_BLK_T_IN, number);
     driver.submit(0, &[Buffer::Out(&header), Buffer::In(512), Buffer::In(1)])
 }
@@ -167,6 +168,29 @@ fn a_save_waits_for_what_is_in_flight() {
     driver.run_queue_events();
     disk.finish(0);
     assert_eq!(driver.wait_used(0).head, later);
+}
+
+#[test]
+fn a_settled_drive_gets_another_image_and_is_still_settled() {
+    let (device, dir) = make(Engine::Auto);
+    let mut driver = FakeDriver::boxed(device);
+    driver.start(0);
+    let path = dir.path().join("other");
+    fs::write(&path, [7; 512 * 8]).unwrap();
+    let head = read(&mut driver, 3);
+    {
+        let mut transport = lock(&driver.transport);
+        transport.device_mut().settle();
+        let device: &mut dyn Any = transport.device_mut();
+        let block: &mut Block = device.downcast_mut().unwrap();
+        block.replace(&BlockConfig::new("root", path)).unwrap();
+        assert_eq!(block.queue_places(), [QueuePlace::default()]);
+    }
+    assert!(driver.used(0).is_none());
+    // Without any further notification.
+    let used = driver.wait_used(0);
+    assert_eq!(used.head, head);
+    assert_eq!(used.data[..512], [7; 512]);
 }
 
 #[test]

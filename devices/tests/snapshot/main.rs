@@ -21,5 +21,6 @@ mod legacy;
 mod net;
 mod random;
 mod rng;
+mod threads;
 mod transport;
 mod vsock;

@@ -1,5 +1,6 @@
 //! The suite. A device takes part in it by [`Subject`], and by `conforms!`.
 
+use proptest::prelude::*;
 use tine_devices::bus::lock;
 use tine_devices::testing::{FakeDriver, MEMORY_LEN, Used};
 use tine_devices::virtio::VirtioDevice;
@@ -7,7 +8,7 @@ use tine_snapshot::section::Section;
 use virtio_bindings::virtio_mmio::*;
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::hostile::damaged;
+use crate::hostile::{change, config, damaged, made_up};
 
 /// What the device is called in its snapshots.
 pub const NAME: &str = "device/0";
@@ -274,31 +275,48 @@ pub fn no_damaged_snapshot_does_harm<S: Subject>() {
     let sections = machine.save();
     let mut refused = 0;
     for sections in damaged(&sections) {
-        let (device, host) = S::make();
-        let driver = FakeDriver::boxed_in(machine.driver.mem.clone(), device);
-        let mut machine = Machine::<S> { driver, host };
-        let restored = lock(&machine.driver.transport).restore(NAME, &sections);
-        match restored {
-            Ok(()) => {
-                for _ in 0..8 {
-                    machine.driver.run_queue_events();
-                    machine.driver.run_backend(0);
-                }
-                machine.driver.config::<64>(0);
-                machine.save();
-            }
-            Err(error) => {
-                let error = error.to_string();
-                assert!(error.starts_with(&format!("section {NAME}")), "{error}");
-                assert_eq!(machine.driver.register(VIRTIO_MMIO_STATUS), 0);
-                refused += 1;
-            }
-        }
-        machine.driver.reset();
-        machine.driver.start(S::FEATURES);
-        machine.work();
+        refused += usize::from(!use_restored(&machine, &sections));
     }
     assert!(refused > 0);
+}
+
+/// Restores another device in the same memory and uses it as it is, and then after a reset; `false`
+/// if the snapshot was refused.
+fn use_restored<S: Subject>(machine: &Machine<S>, sections: &[Section]) -> bool {
+    let (device, host) = S::make();
+    let driver = FakeDriver::boxed_in(machine.driver.mem.clone(), device);
+    let mut machine = Machine::<S> { driver, host };
+    let restored = lock(&machine.driver.transport).restore(NAME, sections);
+    match &restored {
+        Ok(()) => {
+            for _ in 0..8 {
+                machine.driver.run_queue_events();
+                machine.driver.run_backend(0);
+            }
+            machine.driver.config::<64>(0);
+            machine.save();
+        }
+        Err(error) => {
+            let error = error.to_string();
+            assert!(error.starts_with(&format!("section {NAME}")), "{error}");
+            assert_eq!(machine.driver.register(VIRTIO_MMIO_STATUS), 0);
+        }
+    }
+    machine.driver.reset();
+    machine.driver.start(S::FEATURES);
+    machine.work();
+    restored.is_ok()
+}
+
+/// The same with several changes at once, so that what belongs together may still agree.
+pub fn no_made_up_snapshot_does_harm<S: Subject>() {
+    let mut machine = Machine::<S>::started();
+    machine.work();
+    machine.leave();
+    let sections = machine.save();
+    proptest!(config(), |(changes in made_up())| {
+        use_restored::<S>(&machine, &change(&sections, &changes));
+    });
 }
 
 /// Each of the suite's cases as a test of its own.
@@ -322,6 +340,7 @@ macro_rules! conforms {
             a_driver_that_failed_is_restored_and_starts_again
             a_broken_queue_is_broken_after_a_restore_until_the_device_is_reset
             no_damaged_snapshot_does_harm
+            no_made_up_snapshot_does_harm
         }
     };
 }

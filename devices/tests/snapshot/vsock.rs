@@ -242,6 +242,23 @@ fn a_driver_without_an_event_buffer_is_told_when_it_has_one() {
 }
 
 #[test]
+fn a_guest_that_does_not_run_yet_is_waited_for() {
+    let (machine, _stream, _) = connected();
+    let mut restored = machine.restored(&machine.save());
+    restored.driver.run_queue_events();
+    let Machine { driver, host } = &mut restored;
+    let _request = host.handle.connect(7).unwrap();
+    while driver.run_backend(0) {}
+    // The time that a driver without event buffers is given.
+    assert!(driver.run_backend(5_000));
+    while driver.run_backend(0) {}
+    assert!(driver.used(RX).is_none());
+    offer_events(driver);
+    let (request, _) = receive(driver, REQUEST);
+    assert_eq!(request.guest_port, 7);
+}
+
+#[test]
 fn the_address_is_the_machines_and_not_the_snapshots() {
     let (machine, _stream, connection) = connected();
     let (device, host) = make(99);

@@ -50,14 +50,17 @@ impl Block<RawFile> {
     }
 
     /// Goes on with another image, or with the same one and the size that it has by now. What is
-    /// in flight ends first. Only `config`'s path matters: the rest stays as it was, also when the
-    /// image cannot be opened. The driver has to be told that the configuration space has changed.
+    /// in flight ends first; nothing new is begun before the event loop's next turn, so a settled
+    /// device is one afterwards. Only `config`'s path matters: the rest stays as it was, also when
+    /// the image cannot be opened. If the size is another, the driver has to be told that the
+    /// configuration space has changed.
     pub fn replace(&mut self, config: &BlockConfig) -> Result<(), BlockError> {
         let next = self.disk.backend.prepare(config)?;
         self.settle();
         self.disk.backend.replace(next);
         // Requests may have come while nothing was taken.
-        self.process_queue(0);
+        self.disk.stalled = true;
+        let _ = self.disk.backend.event().write(1);
         Ok(())
     }
 }

@@ -105,9 +105,14 @@ impl MmioTransport {
         Ok(vec![device, Section::of(registers_name(name), &registers)?])
     }
 
-    /// Gives a fresh device, made as the saved one was, the state that [`Self::save`] gave; guest
-    /// memory holds what it held then. It goes on by itself, on the event loop's thread, with what
-    /// is in its queues. On an error it is as after a reset.
+    /// Gives a fresh device, made as the saved one was, the state that [`Self::save`] gave. It goes
+    /// on by itself, on the event loop's thread, with what is in its queues. On an error it is as
+    /// after a reset.
+    ///
+    /// Guest memory and the interrupt controllers are what they were already: an interrupt that
+    /// was not acknowledged is raised here, and its edge would be lost on a controller whose state
+    /// is set later. (So a machine saves its devices first, as settling may raise interrupts, and
+    /// its controllers after that.)
     ///
     /// `sections` may be all those of a snapshot; `name` says which are this device's.
     pub fn restore(&mut self, name: &str, sections: &[Section]) -> Result<(), RestoreError> {

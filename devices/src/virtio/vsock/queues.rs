@@ -27,7 +27,7 @@ pub const QUEUE_SIZES: &[u16] = &[128, 128, 64];
 
 /// The event that tells the driver that all connections are gone.
 const TRANSPORT_RESET: [u8; 4] = 0u32.to_le_bytes();
-/// A driver that does not offer its event buffers anew is not waited for longer than this.
+/// A driver that has no buffers for events is not waited for longer than this.
 const RESET_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The queues of a running driver.
@@ -190,9 +190,11 @@ impl Queues {
         }
     }
 
-    /// Goes on without having heard of the driver.
+    /// Goes on without having told the driver, which has no buffers for events. One that has been
+    /// told offers its buffers anew as soon as it runs: a restored machine may stand still, and then
+    /// what is sent before would be reset with all the rest.
     pub fn stop_waiting(&mut self) {
-        self.held = false;
+        self.held &= !self.reset_due;
     }
 }
 
