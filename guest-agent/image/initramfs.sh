@@ -6,9 +6,14 @@ target=x86_64-unknown-linux-gnu
 build_initramfs() {
   need busybox:busybox-static
   command -v cargo >/dev/null || die 'missing cargo; it comes with rustup'
-  local agent busybox key
+  local agent busybox key compiled
   agent=${TINE_AGENT:-}
-  [[ -n $agent ]] || { compile_agent && agent=$images/agent-target/$target/agent/tine-agent; }
+  if [[ -z $agent ]]; then
+    # One for each checkout: cargo does not see that another one's program lies in its place.
+    compiled=$images/agent-target/$(printf %s "$here" | digest)
+    compile_agent "$compiled"
+    agent=$compiled/$target/agent/tine-agent
+  fi
   busybox=$(command -v busybox)
   key=$(cat "$agent" "$busybox" "$here"/{cpio,initramfs}.sh | digest)
   if [[ ! -e $images/initramfs-$key.cpio ]]; then
@@ -26,7 +31,7 @@ compile_agent() {
   mkdir -p "$images"
   log=$images/agent.log
   : >"$log"
-  watched 'compiling the agent' env CARGO_TARGET_DIR="$images/agent-target" \
+  watched 'compiling the agent' env CARGO_TARGET_DIR="$1" \
     RUSTFLAGS='-C target-feature=+crt-static -C relocation-model=static' \
     cargo build --manifest-path "$here/../Cargo.toml" --locked --profile agent --target "$target" \
     -p tine-guest-agent --bin tine-agent

@@ -38,7 +38,7 @@ fn streams_status_environment_and_directory_pass_through() {
     for phase in [
         "monitor set-up",
         "first guest instruction",
-        "kernel to agent",
+        "guest to agent",
         "command",
     ] {
         assert!(

@@ -21,7 +21,7 @@ use tine_guest_agent::status::{ShutdownAction, ShutdownRequest};
 use tine_guest_agent::{HELLO_PORT, PROTOCOL_VERSION, STREAM_UPGRADE};
 
 use self::call::Call;
-pub use self::refresh::{freeze, refresh, thaw};
+pub use self::refresh::{freeze, new_identity, refresh, thaw};
 
 /// What went wrong between the host and the agent.
 #[derive(Debug, thiserror::Error)]

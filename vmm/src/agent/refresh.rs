@@ -1,5 +1,6 @@
 //! What the host tells the agent around snapshots: see [`tine_guest_agent::refresh`].
 
+use std::io;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -7,6 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tine_devices::virtio::vsock::VsockHandle;
 use tine_guest_agent::hello::Hello;
+use tine_guest_agent::octets::Octets;
 use tine_guest_agent::refresh::{Freeze, Frozen, Refresh, Thawed};
 
 use super::call::Call;
@@ -15,6 +17,20 @@ use super::{AgentError, check_version, protocol, refused};
 /// Between attempts to reach a guest that has just been restored.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(50);
+/// Random bytes for a guest; getrandom(2) gives so many whole.
+const ENTROPY: usize = 64;
+
+/// What every restored or forked guest is told: that it is of this generation, with random bytes that
+/// no other guest gets.
+pub fn new_identity(generation: u64) -> io::Result<Refresh> {
+    let mut entropy = vec![0; ENTROPY];
+    rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty())?;
+    Ok(Refresh {
+        generation,
+        entropy: Octets(entropy),
+        ..Refresh::default()
+    })
+}
 
 /// Makes a restored or forked guest a machine of its own; from the answer on it takes commands.
 ///

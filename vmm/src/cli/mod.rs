@@ -10,6 +10,7 @@ mod events;
 mod exec;
 mod exit;
 mod failure;
+mod foreground;
 mod forward;
 mod inspect;
 mod keys;
@@ -18,11 +19,15 @@ mod logs;
 mod machines;
 mod output;
 mod parse;
+mod pause;
+mod process;
 mod ps;
+mod restore;
 mod rm;
 mod run;
 mod rundir;
 mod session;
+mod snapshot;
 mod terminal;
 mod timing;
 
@@ -52,6 +57,10 @@ enum Command {
     Logs(logs::Args),
     Events(events::Args),
     Inspect(inspect::Args),
+    Snapshot(snapshot::Args),
+    Restore(Box<restore::Args>),
+    Pause(pause::Pause),
+    Resume(pause::Resume),
     Rm(rm::Args),
     Completion(completion::Args),
 }
@@ -89,6 +98,10 @@ pub fn main() -> ExitCode {
         Command::Logs(args) => in_runtime(logs::logs(args)),
         Command::Events(args) => in_runtime(events::events(args)),
         Command::Inspect(args) => in_runtime(inspect::inspect(args)),
+        Command::Snapshot(args) => in_runtime(snapshot::snapshot(args)),
+        Command::Restore(args) => restore::restore(*args),
+        Command::Pause(args) => in_runtime(pause::pause(args)),
+        Command::Resume(args) => in_runtime(pause::resume(args)),
         Command::Rm(args) => in_runtime(rm::rm(args)),
         Command::Completion(args) => completion::completion(&args),
     };

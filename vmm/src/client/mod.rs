@@ -59,7 +59,7 @@ pub use self::exec::{Attach, Control, Exec, Output, Stdin};
 pub use self::files::{Files, WriteOptions};
 use self::http::{Body, Http};
 pub use self::port::Port;
-pub use self::status::{Event, Status};
+pub use self::status::{Event, Status, Taken};
 pub use self::stream::{Content, Lines};
 
 /// Times a collected command is sent when the connection breaks.
@@ -211,6 +211,18 @@ impl Machine {
     /// A `PUT` of the configuration or of an action, before the start.
     pub async fn put(&self, path: &str, value: &impl Serialize) -> Result<(), Error> {
         self.0.done(Method::PUT, path, Body::json(value)).await
+    }
+
+    /// A `PATCH` of what can be changed while the machine runs.
+    pub async fn patch(&self, path: &str, value: &impl Serialize) -> Result<(), Error> {
+        self.0.done(Method::PATCH, path, Body::json(value)).await
+    }
+
+    /// Takes a full snapshot into a directory, which is not there yet: an absolute path. When this
+    /// returns it is whole and durable. With `stop` the machine then ends.
+    pub async fn snapshot(&self, dir: &Path, stop: bool) -> Result<Taken, Error> {
+        let body = Body::json(&serde_json::json!({ "path": dir, "stop": stop }));
+        self.0.json(Method::PUT, "/v1/snapshots", body).await
     }
 
     async fn get<T: serde::de::DeserializeOwned>(&self, target: &str) -> Result<T, Error> {

@@ -54,3 +54,18 @@ impl Event {
         self.more.get(field)?.as_str()
     }
 }
+
+/// A snapshot that has been taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// Its id.
+    pub id: String,
+    /// Its directory.
+    pub path: std::path::PathBuf,
+    /// How long the guest stood still, in microseconds.
+    pub pause_us: u64,
+    /// From the request until it was durable, in microseconds.
+    pub took_us: u64,
+    /// Stored bytes of memory, those shared with earlier snapshots included.
+    pub memory_bytes: u64,
+}

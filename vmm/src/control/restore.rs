@@ -5,9 +5,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tine_guest_agent::octets::Octets;
-use tine_guest_agent::refresh::Refresh;
-
 use super::access::Access;
 use super::command::{Command, Refusal};
 use super::controller::Controller;
@@ -22,8 +19,6 @@ use crate::snapshot::{Loaded, Place};
 
 /// How long the agent of a restored guest may take to answer.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Random bytes that a restored guest gets.
-const ENTROPY: usize = 64;
 
 /// Which machine is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,12 +80,15 @@ impl Controller {
                 .ok_or_else(|| failed(format!("its machine has no network interface {id:?}")))?;
             interface.tap = tap.clone();
         }
-        config.metadata = loaded.description.metadata.as_ref().map(|interfaces| {
-            crate::config::MetadataConfig {
-                store: self.shared.metadata.clone(),
-                interfaces: interfaces.clone(),
-            }
-        });
+        config.metadata =
+            loaded
+                .description
+                .metadata
+                .as_ref()
+                .map(|interfaces| crate::config::MetadataConfig {
+                    store: self.shared.metadata.clone(),
+                    interfaces: interfaces.clone(),
+                });
         Ok(config)
     }
 
@@ -118,7 +116,10 @@ impl Controller {
             .send_modify(|status| status.access = Some(access));
         self.generation = loaded.manifest.generation.saturating_add(1);
         if loaded.description.agent {
-            self.refresh = Some(self.refresh_request(request)?);
+            let mut refresh = agent::new_identity(self.generation)
+                .map_err(|err| Refusal::failed("get random bytes for the guest", err))?;
+            refresh.hostname = request.hostname.clone();
+            self.refresh = Some(refresh);
         }
         if request.resume {
             machine.resume();
@@ -128,18 +129,6 @@ impl Controller {
             self.refresh_guest()?;
         }
         Ok(())
-    }
-
-    fn refresh_request(&self, request: &RestoreRequest) -> Result<Refresh, Refusal> {
-        let mut entropy = vec![0; ENTROPY];
-        rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty())
-            .map_err(|err| Refusal::failed("get random bytes for the guest", err))?;
-        Ok(Refresh {
-            generation: self.generation,
-            entropy: Octets(entropy),
-            hostname: request.hostname.clone(),
-            ..Refresh::default()
-        })
     }
 
     /// Tells the agent of a restored guest, which runs now, that it is another machine; on a thread
@@ -159,7 +148,9 @@ impl Controller {
                 Err(err) => shared.tell(Command::BadHello(err.to_string())),
             }
         };
-        let thread = thread::Builder::new().name("refresh".to_owned()).spawn(tell);
+        let thread = thread::Builder::new()
+            .name("refresh".to_owned())
+            .spawn(tell);
         thread
             .map(drop)
             .map_err(|err| Refusal::failed("start a thread", err))

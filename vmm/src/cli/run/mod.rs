@@ -2,15 +2,19 @@
 
 mod config;
 mod detached;
-mod foreground;
+
+pub use detached::words;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tine::config::ConsoleConfig;
+use tine::machine::Machine;
 
 use super::exec::Place;
 use super::failure::Failure;
+use super::foreground::{self, Job, Ready, RunError};
+use super::timing::Timing;
 use super::{parse, rundir};
 
 /// Boot a machine, run a command in it, and remove it; or leave it running (-d)
@@ -98,6 +102,25 @@ impl Args {
 pub fn run(args: Args) -> Result<u8, Failure> {
     match args.detach {
         true => super::in_runtime(detached::start(args)),
-        false => foreground::run(args).map_err(|err| Failure::new(err.to_string())),
+        false => in_foreground(args).map_err(|err| Failure::new(err.to_string())),
     }
+}
+
+fn in_foreground(args: Args) -> Result<u8, RunError> {
+    let mut timing = Timing::start(args.timing);
+    let config = config::local(&args)?;
+    let mut drives = args.rootfs.iter().chain(&args.disks);
+    let job = Job {
+        writable: drives.any(|drive| !drive.read_only),
+        show_console: args
+            .console
+            .as_ref()
+            .is_none_or(|to| *to == ConsoleConfig::None),
+        command: args.command,
+        place: args.place,
+        interactive: args.interactive,
+        timeout: args.timeout,
+    };
+    let make = |on_end| Ok(Machine::assemble(&config, on_end)?);
+    foreground::run(make, Ready::Hello, job, &mut timing)
 }

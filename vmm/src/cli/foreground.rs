@@ -1,4 +1,4 @@
-//! `tine run` in the foreground: one machine for one command, in this process.
+//! A machine in the foreground: in this process, for one command or until its guest ends.
 
 use std::fmt::Write as _;
 use std::io;
@@ -6,21 +6,23 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tine::agent::{Agent, AgentError, Hellos, Streams};
-use tine::config::ConsoleConfig;
+use tine::agent::{self, Agent, AgentError, Hellos, Streams};
 use tine::image::NoImage;
 use tine::machine::{Machine, MachineError};
 use tine::signals;
+use tine::snapshot::LoadError;
 use tine::vcpu::Ending;
 use tine_guest_agent::exec::Record;
+use tine_guest_agent::refresh::Refresh;
 
-use super::Args;
-use super::config::local;
-use crate::cli::exit::{self, TIMED_OUT};
-use crate::cli::timing::Timing;
+use super::exec::Place;
+use super::exit::{self, TIMED_OUT};
+use super::timing::Timing;
 
 /// How long a guest may take to switch itself off in good order.
 const POWER_OFF_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a restored guest's agent may take to answer, when there is no other limit.
+const REFRESH_PATIENCE: Duration = Duration::from_secs(300);
 /// How long a guest whose agent is gone may take to come to its end.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 /// How much of the console is shown when a guest ends unasked.
@@ -33,6 +35,8 @@ pub enum RunError {
     Image(#[from] NoImage),
     #[error(transparent)]
     Machine(#[from] MachineError),
+    #[error(transparent)]
+    Snapshot(#[from] LoadError),
     #[error(transparent)]
     Agent(#[from] AgentError),
     #[error("cannot {0}: {1}")]
@@ -57,26 +61,56 @@ enum Event {
     Signal(i32),
 }
 
-/// Runs the command; the result is the status to exit with.
-pub fn run(args: Args) -> Result<u8, RunError> {
-    let mut timing = Timing::start(args.timing);
-    let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
-    let config = local(&args)?;
+/// What a machine is run for.
+pub struct Job {
+    /// The command; none when the machine runs until its guest ends.
+    pub command: Vec<std::ffi::OsString>,
+    /// Where and as whom.
+    pub place: Place,
+    /// The command reads this process's standard input.
+    pub interactive: bool,
+    /// For all of it.
+    pub timeout: Option<Duration>,
+    /// The guest can write to a drive.
+    pub writable: bool,
+    /// The console goes nowhere, so that its last lines are shown when something goes wrong.
+    pub show_console: bool,
+}
+
+/// How the guest's agent comes to be ready.
+pub enum Ready {
+    /// It says so when it has started.
+    Hello,
+    /// It has been told that it goes on as another machine.
+    Refresh(Box<Refresh>),
+}
+
+/// What a machine calls when its guest ends.
+pub type OnEnd = Box<dyn Fn(Ending) + Send + Sync>;
+
+/// Makes the machine and does the job; the result is the status to exit with.
+pub fn run(
+    make: impl FnOnce(OnEnd) -> Result<Machine, RunError>,
+    ready: Ready,
+    job: Job,
+    timing: &mut Timing,
+) -> Result<u8, RunError> {
+    let deadline = job.timeout.map(|timeout| Instant::now() + timeout);
     let (events, received) = mpsc::channel();
     let to_run = events.clone();
     signals::block()
         .and_then(|blocked| blocked.forward(move |signal| send(&to_run, Event::Signal(signal))))
         .map_err(|err| RunError::Os("watch for signals", err))?;
     let to_run = events.clone();
-    let machine = Machine::assemble(&config, move |ending| send(&to_run, Event::Ended(ending)))?;
+    let machine = make(Box::new(move |ending| send(&to_run, Event::Ended(ending))))?;
     let run = Run {
         machine,
-        args,
+        job,
         deadline,
         events,
         received,
     };
-    let result = run.start(&mut timing);
+    let result = run.start(ready, timing);
     // The process is the machine, and it ends here: its end releases everything at once, where
     // taking the machine apart would wait for each thread and descriptor in turn.
     std::mem::forget(run);
@@ -91,7 +125,7 @@ fn send(events: &Sender<Event>, event: Event) {
 /// A machine on its way through a run.
 struct Run {
     machine: Machine,
-    args: Args,
+    job: Job,
     deadline: Option<Instant>,
     events: Sender<Event>,
     received: Receiver<Event>,
@@ -105,16 +139,19 @@ enum Waited {
 }
 
 impl Run {
-    fn start(&self, timing: &mut Timing) -> Result<u8, RunError> {
+    fn start(&self, ready: Ready, timing: &mut Timing) -> Result<u8, RunError> {
         let hellos = Hellos::listen(self.machine.vsock())
             .map_err(|err| RunError::Os("listen for the agent", err))?;
         timing.phase("monitor set-up");
         self.machine.resume();
         timing.phase("first guest instruction");
-        if self.args.command.is_empty() {
+        if self.job.command.is_empty() {
             return self.until_end();
         }
-        self.wait_for_agent(hellos)?;
+        match ready {
+            Ready::Hello => self.wait_for_agent(hellos)?,
+            Ready::Refresh(refresh) => self.refresh_agent(*refresh)?,
+        }
         match self.wait() {
             Waited::Event(Event::Running(result)) => result?,
             Waited::Event(Event::Ended(ending)) => {
@@ -123,7 +160,7 @@ impl Run {
             Waited::Event(_) => unreachable!("no command has been sent"),
             Waited::Leave(status) => return Ok(status),
         }
-        timing.phase("kernel to agent");
+        timing.phase("guest to agent");
         self.run_command()?;
         let record = match self.wait() {
             Waited::Event(Event::Done(Ok(record))) => record,
@@ -164,7 +201,7 @@ impl Run {
             Ok(Event::Signal(signal)) => Waited::Leave(128 + signal as u8),
             Ok(event) => Waited::Event(event),
             Err(RecvTimeoutError::Timeout) => {
-                let limit = self.args.timeout.unwrap_or_default();
+                let limit = self.job.timeout.unwrap_or_default();
                 eprintln!("tine: timed out after {limit:?}");
                 Waited::Leave(TIMED_OUT)
             }
@@ -186,11 +223,22 @@ impl Run {
         })
     }
 
+    /// Tells the agent of a restored guest that it is another machine.
+    fn refresh_agent(&self, refresh: Refresh) -> Result<(), RunError> {
+        let vsock = self.machine.vsock().clone();
+        let events = self.events.clone();
+        let deadline = self.deadline.unwrap_or(Instant::now() + REFRESH_PATIENCE);
+        spawn("refresh", move || {
+            let told = agent::refresh(&vsock, &refresh, deadline);
+            send(&events, Event::Running(told.map(drop)));
+        })
+    }
+
     fn run_command(&self) -> Result<(), RunError> {
         let agent = Agent::new(self.machine.vsock().clone());
-        let mut request = self.args.place.request(&self.args.command);
+        let mut request = self.job.place.request(&self.job.command);
         request.request_id = format!("run-{}", std::process::id());
-        request.stdin = self.args.interactive;
+        request.stdin = self.job.interactive;
         let events = self.events.clone();
         spawn("exec", move || {
             let stdin = request
@@ -209,13 +257,7 @@ impl Run {
 
     /// Ends the guest in good order if it has something to lose: a drive that it may write to.
     fn power_off(&self) -> Result<(), RunError> {
-        let writable = self
-            .args
-            .rootfs
-            .iter()
-            .chain(&self.args.disks)
-            .any(|d| !d.read_only);
-        if !writable {
+        if !self.job.writable {
             return Ok(());
         }
         let agent = Agent::new(self.machine.vsock().clone());
@@ -251,12 +293,7 @@ impl Run {
 
     fn ended(&self, ending: Ending, when: &'static str) -> RunError {
         let mut console = String::new();
-        if self
-            .args
-            .console
-            .as_ref()
-            .is_none_or(|to| *to == ConsoleConfig::None)
-        {
+        if self.job.show_console {
             for line in self.machine.console_tail().lines(CONSOLE_LINES) {
                 let _ = write!(console, "\n  console: {line}");
             }

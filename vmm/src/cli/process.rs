@@ -1,0 +1,219 @@
+//! A machine in a process of its own, `tine-vmm`, on its way up.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use tine::client::{Error, Machine, Record};
+
+use super::exec::Place;
+use super::failure::Failure;
+use super::rundir::{self, CONSOLE, LOG, SOCKET};
+use super::session::Signals;
+use super::{exit, output};
+
+/// How long a machine may take until it is running, when nothing else is said.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Between looks for the process's socket.
+const LOOK: Duration = Duration::from_millis(1);
+/// Lines of the console, or of the process's own output, that a failure shows.
+const LINES: usize = 12;
+/// The request id of the command that a machine is started with.
+pub const MAIN: &str = "main";
+
+/// A process, and the directory that it works in.
+pub struct Process {
+    /// The machine's id.
+    pub id: String,
+    /// Its directory.
+    pub dir: PathBuf,
+    child: Option<Child>,
+}
+
+impl Process {
+    /// Makes the machine's directory; the process follows with [`Self::bring_up`].
+    pub fn prepare(id: Option<String>) -> Result<Self, Failure> {
+        let id = id.unwrap_or_else(rundir::new_id);
+        let dir = rundir::create(&id)?;
+        Ok(Self {
+            id,
+            dir,
+            child: None,
+        })
+    }
+
+    /// Starts the process and does `work` with its machine. If anything fails, or this process is
+    /// asked to end meanwhile, nothing is left behind.
+    pub async fn bring_up<T>(
+        &mut self,
+        mut signals: Signals,
+        work: impl AsyncFnOnce(&Self, &Machine) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let started = tokio::select! {
+            started = self.start(work) => started,
+            number = signals.ending() => Err(Failure::signal(number)),
+        };
+        if started.is_err() {
+            self.clean_up();
+        }
+        started
+    }
+
+    async fn start<T>(
+        &mut self,
+        work: impl AsyncFnOnce(&Self, &Machine) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        // Held while this goes on, so that nobody takes the directory for a dead machine's.
+        let lock = File::open(&self.dir);
+        let lock = lock.map_err(|err| self.failure(&err.to_string()))?;
+        let _ = flock(&lock, FlockOperation::LockShared);
+        self.spawn()?;
+        let machine = self.connect().await?;
+        work(self, &machine).await
+    }
+
+    /// The process's number.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// A `PUT` to the process.
+    pub async fn put(
+        &self,
+        machine: &Machine,
+        path: &str,
+        body: &serde_json::Value,
+    ) -> Result<(), Failure> {
+        let done = machine.put(path, body).await;
+        done.map_err(|err| self.failure(&err.to_string()))
+    }
+
+    /// Waits until the machine is running.
+    pub async fn wait_until_running(
+        &self,
+        machine: &Machine,
+        limit: Option<Duration>,
+    ) -> Result<(), Failure> {
+        let limit = limit.unwrap_or(PATIENCE);
+        match machine.wait_until_running(limit).await {
+            Ok(_) => Ok(()),
+            Err(Error::Refused { status: 408, .. }) => {
+                let mut failure = self.failure(&format!("it was not running within {limit:?}"));
+                failure.status = exit::TIMED_OUT;
+                Err(failure)
+            }
+            Err(err) => Err(self.failure(&err.to_string())),
+        }
+    }
+
+    /// Starts the command that the machine is there for; one that cannot be started is a failure
+    /// with its own status.
+    pub async fn run_command(
+        &self,
+        machine: &Machine,
+        place: &Place,
+        command: &[std::ffi::OsString],
+    ) -> Result<(), Failure> {
+        let mut request = place.request(command);
+        request.request_id = MAIN.to_owned();
+        let failed = |err: Error| self.failure(&err.to_string());
+        let mut exec = machine.exec(request).await.map_err(failed)?;
+        if exec.started().await.is_some() {
+            return Ok(());
+        }
+        let record: Record = exec.wait().await.map_err(failed)?;
+        match exit::status(&record) {
+            0 => Ok(()),
+            status => Err(Failure {
+                status,
+                words: String::new(),
+            }),
+        }
+    }
+
+    fn spawn(&mut self) -> Result<(), Failure> {
+        let program = program()?;
+        let log = self.dir.join(LOG);
+        let failed =
+            |err: io::Error| Failure::new(format!("cannot start {}: {err}", program.display()));
+        let out = File::create(&log).map_err(failed)?;
+        let mut command = Command::new(&program);
+        command
+            .arg("--api-sock")
+            .arg(self.dir.join(SOCKET))
+            .args(["--id", &self.id])
+            .arg("--run-dir")
+            .arg(&self.dir)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().map_err(failed)?)
+            .stderr(out);
+        // SAFETY: setsid is a system call that allocates nothing and takes no lock. In a session of
+        // its own the process hears nothing of this terminal's keys and end.
+        unsafe {
+            command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?));
+        }
+        self.child = Some(command.spawn().map_err(failed)?);
+        Ok(())
+    }
+
+    /// Waits until the process answers.
+    async fn connect(&mut self) -> Result<Machine, Failure> {
+        loop {
+            match Machine::connect(self.dir.join(SOCKET)).await {
+                Ok(machine) => return Ok(machine),
+                Err(err) if err.is_gone() => {}
+                Err(err) => return Err(self.failure(&err.to_string())),
+            }
+            let ended = self.child.as_mut().map(Child::try_wait);
+            if let Some(Ok(Some(status))) = ended {
+                return Err(self.failure(&format!("its process ended at once, {status}")));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// What went wrong, with what the process and the guest said last.
+    pub fn failure(&self, why: &str) -> Failure {
+        let mut words = format!("machine {}: {why}", self.id);
+        for (name, from) in [(LOG, "process"), (CONSOLE, "console")] {
+            let text = fs::read(self.dir.join(name)).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
+            for line in &lines[lines.len().saturating_sub(LINES)..] {
+                words.push_str(&format!(
+                    "\n  {from}: {}",
+                    output::printable(line.trim_end())
+                ));
+            }
+        }
+        Failure::new(words)
+    }
+
+    /// Leaves nothing behind.
+    fn clean_up(&mut self) {
+        if let Some(process) = &mut self.child {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// `tine-vmm`, which stands beside this program.
+fn program() -> Result<PathBuf, Failure> {
+    let own = std::env::current_exe()
+        .map_err(|err| Failure::new(format!("cannot find this program's own file: {err}")))?;
+    let program = own.with_file_name("tine-vmm");
+    match program.is_file() {
+        true => Ok(program),
+        false => Err(Failure::new(format!(
+            "there is no {}: a machine that stays needs it beside tine, so copy both",
+            program.display()
+        ))),
+    }
+}

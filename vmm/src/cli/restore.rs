@@ -1,0 +1,156 @@
+//! `tine restore`: a machine out of a snapshot, for one command, or one that stays.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::json;
+use tine::agent;
+use tine::config::ConsoleConfig;
+use tine::machine::Machine;
+use tine::snapshot::Loaded;
+
+use super::exec::Place;
+use super::failure::Failure;
+use super::foreground::{self, Job, Ready, RunError};
+use super::process::Process;
+use super::rundir::{self, CONSOLE};
+use super::session::Signals;
+use super::timing::Timing;
+use super::{output, parse, run};
+
+/// Make a machine of a snapshot, run a command in it, and remove it; or leave it running (-d)
+#[derive(clap::Args)]
+#[command(after_help = "\
+The machine goes on where the other one was, with its processes; it has its own clock and random
+numbers, and connections of before are gone. Nothing of the snapshot is changed, so any number of
+machines can be made of it, at the same time too.
+
+Without a COMMAND the machine runs until its guest ends by itself; -d leaves it running, as
+`tine run -d` does.
+
+Examples:
+  tine restore /srv/snapshots/web-1 -- uname -a
+  tine restore -d --name web-2 /srv/snapshots/web-1")]
+pub struct Args {
+    /// Leave the machine running, and print its id
+    #[arg(short, long, conflicts_with = "interactive")]
+    detach: bool,
+    /// The machine's id, with -d [default: a random one]
+    #[arg(long, value_name = "ID", requires = "detach", value_parser = rundir::id)]
+    name: Option<String>,
+    /// With -d: do not wait for the guest's agent
+    #[arg(long, requires = "detach", conflicts_with = "command")]
+    no_wait: bool,
+    /// With -d: print a JSON object instead of the id
+    #[arg(long, requires = "detach")]
+    json: bool,
+    /// The guest's new host name
+    #[arg(long, value_name = "NAME")]
+    hostname: Option<String>,
+    /// Where the guest's console goes [default: none; with -d where `tine logs` finds it]
+    #[arg(long, value_name = "none|stdout|FILE", value_parser = parse::console)]
+    console: Option<ConsoleConfig>,
+    /// End everything after this time (status 124); with -d: the time until it is running
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    timeout: Option<Duration>,
+    #[command(flatten)]
+    place: Place,
+    /// Pass standard input to the command
+    #[arg(short, long)]
+    interactive: bool,
+    /// Print to standard error how long each phase took
+    #[arg(long)]
+    timing: bool,
+    /// The snapshot
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<std::ffi::OsString>,
+}
+
+/// Makes the machine; the result is the status to exit with.
+pub fn restore(args: Args) -> Result<u8, Failure> {
+    match args.detach {
+        true => super::in_runtime(detached(args)),
+        false => in_foreground(args).map_err(|err| Failure::new(err.to_string())),
+    }
+}
+
+fn in_foreground(args: Args) -> Result<u8, RunError> {
+    let mut timing = Timing::start(args.timing);
+    let loaded = Loaded::open(&args.dir)?;
+    let mut config = loaded.description.config();
+    config.console = args.console.clone().unwrap_or_default();
+    timing.phase("snapshot read");
+    let ready = match loaded.description.agent {
+        false => Ready::Hello,
+        true => {
+            let generation = loaded.manifest.generation.saturating_add(1);
+            let refresh = agent::new_identity(generation);
+            let mut refresh = refresh.map_err(|err| RunError::Os("get random bytes", err))?;
+            refresh.hostname = args.hostname;
+            Ready::Refresh(Box::new(refresh))
+        }
+    };
+    let job = Job {
+        writable: config.drives.iter().any(|drive| !drive.read_only),
+        show_console: config.console == ConsoleConfig::None,
+        command: args.command,
+        place: args.place,
+        interactive: args.interactive,
+        timeout: args.timeout,
+    };
+    let make = |on_end| {
+        let (memory, sections) = (loaded.memory, loaded.sections);
+        Ok(Machine::restore(&config, memory, &sections, on_end)?)
+    };
+    foreground::run(make, ready, job, &mut timing)
+}
+
+async fn detached(args: Args) -> Result<u8, Failure> {
+    let mut timing = Timing::start(args.timing);
+    let snapshot = std::path::absolute(&args.dir)
+        .map_err(|err| Failure::new(format!("{}: {err}", args.dir.display())))?;
+    if args.console == Some(ConsoleConfig::Stdout) {
+        return Err(Failure::usage(
+            "a machine that stays has no standard output: leave --console out, and use `tine logs`",
+        ));
+    }
+    let signals = Signals::watch()?;
+    let mut process = Process::prepare(args.name.clone())?;
+    let console = match &args.console {
+        None => Some(process.dir.join(CONSOLE)),
+        Some(ConsoleConfig::File(file)) => Some(file.clone()),
+        Some(_) => None,
+    };
+    let bring_up = async |process: &Process, machine: &_| {
+        timing.phase("process");
+        if let Some(console) = &console {
+            let serial = json!({ "serial_out_path": console });
+            process.put(machine, "/serial", &serial).await?;
+        }
+        let mut request = json!({ "snapshot": snapshot });
+        if let Some(name) = &args.hostname {
+            request["hostname"] = json!(name);
+        }
+        process.put(machine, "/v1/restore", &request).await?;
+        timing.phase("vCPU running");
+        if args.no_wait {
+            return Ok(());
+        }
+        process.wait_until_running(machine, args.timeout).await?;
+        timing.phase("guest to agent");
+        match args.command.is_empty() {
+            true => Ok(()),
+            false => {
+                process
+                    .run_command(machine, &args.place, &args.command)
+                    .await
+            }
+        }
+    };
+    process.bring_up(signals, bring_up).await?;
+    output::print(&run::words(&process, args.json, !args.command.is_empty()))?;
+    Ok(0)
+}

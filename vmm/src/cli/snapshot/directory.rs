@@ -1,0 +1,107 @@
+//! Looking at a snapshot's directory: no machine is needed for it.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde_json::json;
+use tine_snapshot::manifest::Disk;
+use tine_snapshot::{Progress, Snapshot};
+
+use crate::cli::failure::Failure;
+use crate::cli::output;
+
+/// `tine snapshot inspect`.
+#[derive(clap::Args)]
+pub struct Inspect {
+    /// The snapshot
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// `tine snapshot verify`.
+#[derive(clap::Args)]
+pub struct Verify {
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+    /// The snapshot
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// `tine snapshot flatten`.
+#[derive(clap::Args)]
+pub struct Flatten {
+    /// The snapshot
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// The directory to make
+    #[arg(value_name = "TARGET")]
+    target: PathBuf,
+}
+
+fn failed(err: impl std::fmt::Display) -> Failure {
+    Failure::new(err.to_string())
+}
+
+/// Prints the manifest, and the sections of the state.
+pub fn inspect(args: &Inspect) -> Result<u8, Failure> {
+    let snapshot = Snapshot::open(&args.dir).map_err(failed)?;
+    let mut description = serde_json::to_value(snapshot.manifest()).map_err(failed)?;
+    if snapshot.manifest().state.is_some() {
+        let sections = snapshot.state().map_err(failed)?;
+        let sections = sections.iter().map(|section| {
+            json!({
+                "name": section.name,
+                "kind": section.kind,
+                "version": section.version,
+                "bytes": section.payload.len(),
+            })
+        });
+        description["sections"] = sections.collect();
+    }
+    output::print(&output::pretty(&description))?;
+    Ok(0)
+}
+
+/// Reads all of it.
+pub fn verify(args: &Verify) -> Result<u8, Failure> {
+    let start = Instant::now();
+    let snapshot = Snapshot::open(&args.dir).map_err(failed)?;
+    let report = snapshot.verify(progress("checked")).map_err(failed)?;
+    let text = match args.json {
+        true => output::pretty(&report),
+        false => format!(
+            "{} is whole: {} bytes checked in {:?}\n",
+            args.dir.display(),
+            report.memory_bytes + report.disk_bytes,
+            start.elapsed()
+        ),
+    };
+    output::print(&text)?;
+    Ok(0)
+}
+
+/// Writes one that shares nothing.
+pub fn flatten(args: &Flatten) -> Result<u8, Failure> {
+    let snapshot = Snapshot::open(&args.dir).map_err(failed)?;
+    let mut disks = |disk: &Disk, layers: &[File]| match layers {
+        [only] => Ok((only.try_clone()?, disk.layers[0].format)),
+        _ => Err(format!("drive {:?} has several layers", disk.drive).into()),
+    };
+    let made = tine_snapshot::flatten(&snapshot, &args.target, &mut disks, progress("written"));
+    let made = made.map_err(failed)?;
+    output::print(&format!("{}\n", made.manifest().id))?;
+    Ok(0)
+}
+
+/// Shows how far it is, where somebody may be looking.
+fn progress(done: &'static str) -> impl FnMut(Progress) -> ControlFlow<()> + Send + 'static {
+    let mut line = output::ProgressLine::new(done);
+    move |progress: Progress| {
+        line.show(progress.done, progress.total);
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,48 @@
+//! Taking a snapshot of a machine that runs.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{absolute, rundir};
+use crate::cli::failure::Failure;
+use crate::cli::output;
+
+/// What is asked for.
+#[derive(clap::Args)]
+#[group(id = "take")]
+pub struct Args {
+    /// End the machine when the snapshot is whole
+    #[arg(long)]
+    stop: bool,
+    /// Memory, devices and disks [the default]
+    #[arg(long)]
+    full: bool,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+    /// The machine
+    #[arg(value_name = "ID", value_parser = rundir::id)]
+    id: String,
+    /// The directory to make
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// Takes the snapshot.
+pub async fn take(args: Args) -> Result<u8, Failure> {
+    let machine = rundir::machine(&args.id)?;
+    let dir = absolute(&args.dir)?;
+    let taken = machine.snapshot(&dir, args.stop).await;
+    let taken = taken.map_err(|err| Failure::of(&args.id, &err))?;
+    let text = match args.json {
+        true => output::pretty(&taken),
+        false => format!(
+            "{} {} MiB, the machine stood still for {:?}\n",
+            taken.id,
+            taken.memory_bytes.div_ceil(1 << 20),
+            Duration::from_micros(taken.pause_us)
+        ),
+    };
+    output::print(&text)?;
+    Ok(0)
+}
