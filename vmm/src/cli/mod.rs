@@ -21,6 +21,7 @@ mod output;
 mod parse;
 mod pause;
 mod process;
+mod progress;
 mod ps;
 mod restore;
 mod rm;

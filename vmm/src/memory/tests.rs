@@ -113,5 +113,6 @@ fn memory_beyond_the_gap_is_frozen_too() {
 #[test]
 fn ranges_close_together_are_joined() {
     assert_eq!(join(vec![0..1, 2..3, 9..10], 1), [0..3, 9..10]);
-    assert_eq!(join(vec![0..5, 1..2], 0), [0..5]);
+    let one = 0..5;
+    assert_eq!(join(vec![0..5, 1..2], 0), std::slice::from_ref(&one));
 }

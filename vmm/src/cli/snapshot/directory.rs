@@ -11,6 +11,7 @@ use tine_snapshot::{Progress, Snapshot};
 
 use crate::cli::failure::Failure;
 use crate::cli::output;
+use crate::cli::progress::ProgressLine;
 
 /// `tine snapshot inspect`.
 #[derive(clap::Args)]
@@ -99,7 +100,7 @@ pub fn flatten(args: &Flatten) -> Result<u8, Failure> {
 
 /// Shows how far it is, where somebody may be looking.
 fn progress(done: &'static str) -> impl FnMut(Progress) -> ControlFlow<()> + Send + 'static {
-    let mut line = output::ProgressLine::new(done);
+    let mut line = ProgressLine::new(done);
     move |progress: Progress| {
         line.show(progress.done, progress.total);
         ControlFlow::Continue(())
