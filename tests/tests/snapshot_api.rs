@@ -1,0 +1,320 @@
+//! Snapshots through the socket of `tine-vmm`, with bare-metal guests: what is damaged is refused
+//! by name, and what fails leaves the machine and earlier snapshots as they were.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tine_snapshot::Snapshot;
+use tine_tests::api::{Answer, Vmm};
+
+fn counting() -> Vmm {
+    Vmm::running("counting")
+}
+
+fn take(vmm: &Vmm, dir: &Path) -> Answer {
+    vmm.put("/v1/snapshots", &json!({ "path": dir }))
+}
+
+fn restore(dir: &Path) -> (Vmm, Answer) {
+    let vmm = Vmm::start([] as [&str; 0]);
+    let answer = vmm.put("/v1/restore", &json!({ "snapshot": dir }));
+    (vmm, answer)
+}
+
+/// The guest goes on, and has found no fault: it would have ended.
+fn goes_on(vmm: &Vmm) {
+    let cpu = |vmm: &Vmm| vmm.get("/v1/machine").json()["usage"]["cpu_us"].as_u64();
+    let before = cpu(vmm);
+    let start = Instant::now();
+    while cpu(vmm) < before.map(|us| us + 20_000) {
+        assert!(start.elapsed() < Duration::from_secs(60), "it stands still");
+        thread::yield_now();
+    }
+    assert_eq!(vmm.state(), "starting", "a guest without an agent");
+}
+
+#[test]
+fn a_machine_goes_on_in_another_process() {
+    let vmm = counting();
+    let dir = vmm.dir.path().join("snapshot");
+    let taken = take(&vmm, &dir).expect(201).json();
+    assert_eq!(taken["path"], json!(dir));
+    assert!(taken["pause_us"].as_u64() > Some(0));
+    goes_on(&vmm);
+    let (second, answer) = restore(&dir);
+    answer.expect(204);
+    goes_on(&second);
+    // A snapshot of a restored machine shares what has not changed.
+    let again = vmm.dir.path().join("again");
+    take(&second, &again).expect(201);
+    let (first, later) = (stored(&dir), stored(&again));
+    assert_eq!(later[0], first[0], "the lower layer is the same file");
+    let manifest = Snapshot::open(&again).unwrap().manifest().clone();
+    assert_eq!(manifest.generation, 1);
+    assert_eq!(manifest.parent.unwrap().id.to_string(), taken["id"]);
+    fs::remove_dir_all(&dir).unwrap();
+    let (third, answer) = restore(&again);
+    answer.expect(204);
+    goes_on(&third);
+}
+
+/// The inodes of the memory layers.
+fn stored(dir: &Path) -> Vec<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let layers = Snapshot::open(dir)
+        .unwrap()
+        .manifest()
+        .memory
+        .clone()
+        .unwrap()
+        .layers;
+    let inode = |name: &str| fs::metadata(dir.join(name)).unwrap().ino();
+    layers.iter().map(|layer| inode(&layer.file)).collect()
+}
+
+#[test]
+fn the_known_apis_pair_of_files_goes_on_too() {
+    let vmm = counting();
+    let (state, memory) = (vmm.dir.path().join("state"), vmm.dir.path().join("memory"));
+    let create = json!({ "snapshot_path": state, "mem_file_path": memory });
+    let refused = vmm.put("/snapshot/create", &create).expect(400).body;
+    assert!(refused.contains("paused"), "{refused}");
+    vmm.patch("/vm", &json!({ "state": "Paused" })).expect(204);
+    vmm.put("/snapshot/create", &create).expect(204);
+    let load = json!({
+        "snapshot_path": state,
+        "mem_backend": { "backend_type": "File", "backend_path": memory },
+    });
+    let second = Vmm::start([] as [&str; 0]);
+    second.put("/snapshot/load", &load).expect(204);
+    assert_eq!(second.get("/").json()["state"], "Paused");
+    second
+        .patch("/vm", &json!({ "state": "Resumed" }))
+        .expect(204);
+    goes_on(&second);
+    let late = second.put("/snapshot/load", &load).expect(400).body;
+    assert!(late.contains("after starting"), "{late}");
+}
+
+#[test]
+fn a_snapshot_that_ends_its_machine() {
+    let mut vmm = counting();
+    let dir = vmm.dir.path().join("snapshot");
+    let body = json!({ "path": dir, "stop": true });
+    vmm.put("/v1/snapshots", &body).expect(201);
+    assert!(vmm.wait().success());
+    let (second, answer) = restore(&dir);
+    answer.expect(204);
+    goes_on(&second);
+}
+
+/// Copies a snapshot, so that it can be damaged.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let name = entry.unwrap().file_name();
+        fs::copy(from.join(&name), to.join(&name)).unwrap();
+        fs::set_permissions(to.join(&name), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+}
+
+#[test]
+fn damage_is_refused_by_name_and_the_socket_still_answers() {
+    let vmm = counting();
+    let whole = vmm.dir.path().join("whole");
+    take(&vmm, &whole).expect(201);
+    let other = vmm.dir.path().join("other");
+    let process = Vmm::start([] as [&str; 0]);
+    let mut number = 0;
+    let mut refused = |what: &str, file: &str, damage: &dyn Fn(&Path)| {
+        number += 1;
+        let dir = vmm.dir.path().join(format!("damaged-{number}"));
+        copy(&whole, &dir);
+        damage(&dir);
+        let answer = process.put("/v1/restore", &json!({ "snapshot": dir }));
+        let body = answer.expect(400).body;
+        assert!(body.contains(file), "{what}: {body}");
+        assert_eq!(process.state(), "created", "{what}");
+    };
+    let state = fs::read(whole.join("state")).unwrap();
+    // Every offset and byte is the business of the format's own tests; here are some of them.
+    for at in (0..state.len()).step_by(997) {
+        refused("a byte flipped", "state", &|dir| {
+            let mut bytes = state.clone();
+            bytes[at] ^= 0x10;
+            fs::write(dir.join("state"), bytes).unwrap();
+        });
+        refused("cut off", "state", &|dir| {
+            fs::write(dir.join("state"), &state[..at]).unwrap();
+        });
+    }
+    for (name, change) in [("short", -4096_i64), ("long", 4096)] {
+        refused(name, "memory-0", &|dir| {
+            let file = fs::File::options()
+                .write(true)
+                .open(dir.join("memory-0"))
+                .unwrap();
+            let len = file.metadata().unwrap().len() as i64;
+            file.set_len((len + change) as u64).unwrap();
+        });
+    }
+    refused("a missing layer", "memory-0", &|dir| {
+        fs::remove_file(dir.join("memory-0")).unwrap();
+    });
+    take(&vmm, &other).expect(201);
+    refused("a layer of another snapshot", "memory-0", &|dir| {
+        let lower = Snapshot::open(&other)
+            .unwrap()
+            .manifest()
+            .memory
+            .clone()
+            .unwrap();
+        let last = &lower.layers.last().unwrap().file;
+        fs::copy(other.join(last), dir.join("memory-0")).unwrap();
+    });
+    refused("a newer version", "manifest.json", &|dir| {
+        let text = fs::read_to_string(dir.join("manifest.json")).unwrap();
+        let newer = text.replacen("\"version\": 1", "\"version\": 2", 1);
+        assert_ne!(text, newer);
+        fs::write(dir.join("manifest.json"), newer).unwrap();
+    });
+    refused("a link", "state", &|dir| {
+        fs::remove_file(dir.join("state")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", dir.join("state")).unwrap();
+    });
+    process
+        .put("/v1/restore", &json!({ "snapshot": whole }))
+        .expect(204);
+    goes_on(&process);
+}
+
+#[test]
+fn what_is_asked_for_wrongly_changes_nothing() {
+    let vmm = counting();
+    let there = vmm.dir.path().join("there");
+    fs::create_dir(&there).unwrap();
+    let body = take(&vmm, &there).expect(400).body;
+    assert!(body.contains("is there already"), "{body}");
+    let body = take(&vmm, Path::new("relative")).expect(400).body;
+    assert!(body.contains("`path`"), "{body}");
+    let body = take(&vmm, &vmm.dir.path().join("no/such")).expect(400).body;
+    assert!(body.contains("the directory that is to hold"), "{body}");
+    goes_on(&vmm);
+    let body = vmm
+        .put("/v1/restore", &json!({ "snapshot": there }))
+        .expect(409)
+        .body;
+    assert!(body.contains("after starting"), "{body}");
+    let (_, answer) = restore(&there);
+    assert!(answer.expect(400).body.contains("not a snapshot"));
+}
+
+/// A small file system, until it is dropped.
+struct Small(PathBuf);
+
+impl Small {
+    fn mount(at: PathBuf, size: &str) -> Self {
+        fs::create_dir(&at).unwrap();
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(&at)
+            .status();
+        assert!(status.unwrap().success(), "mounting needs root");
+        Self(at)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_costs_nothing_but_the_snapshot() {
+    let vmm = counting();
+    let small = Small::mount(vmm.dir.path().join("small"), "512k");
+    let body = take(&vmm, &small.0.join("snapshot")).expect(400).body;
+    assert!(body.contains("needs") && body.contains("bytes"), "{body}");
+    assert_eq!(
+        fs::read_dir(&small.0).unwrap().count(),
+        0,
+        "nothing is left"
+    );
+    goes_on(&vmm);
+    take(&vmm, &vmm.dir.path().join("elsewhere")).expect(201);
+}
+
+#[test]
+fn a_killed_process_leaves_whole_snapshots_or_none() {
+    let first = counting();
+    let good = first.dir.path().join("good");
+    take(&first, &good).expect(201);
+    for round in 0..12_u64 {
+        let (vmm, answer) = restore(&good);
+        answer.expect(204);
+        let target = first.dir.path().join(format!("killed-{round}"));
+        let body = json!({ "path": target }).to_string();
+        let mut stream = vmm.connect();
+        let head = format!(
+            "PUT /v1/snapshots HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        std::io::Write::write_all(&mut stream, head.as_bytes()).unwrap();
+        thread::sleep(Duration::from_micros(round * round * 250));
+        vmm.signal(libc::SIGKILL);
+        drop(vmm);
+        if target.exists() {
+            let snapshot = Snapshot::open(&target).expect("a whole one");
+            snapshot
+                .verify(|_| std::ops::ControlFlow::Continue(()))
+                .unwrap();
+        }
+        // The next one of that name is not in the way of what was left.
+        let (vmm, answer) = restore(&good);
+        answer.expect(204);
+        if !target.exists() {
+            take(&vmm, &target).expect(201);
+        }
+        goes_on(&vmm);
+    }
+    let left: Vec<_> = fs::read_dir(first.dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.contains("partial"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn events_tell_of_snapshots() {
+    let vmm = counting();
+    let mut stream = vmm.connect();
+    std::io::Write::write_all(&mut stream, b"GET /v1/events HTTP/1.1\r\n\r\n").unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(stream));
+    let mut next = |event: &str| -> Value {
+        loop {
+            let line = lines.next().expect("more events").unwrap();
+            let value: Value = serde_json::from_str(&line).unwrap_or_default();
+            if value["event"] == event {
+                return value;
+            }
+        }
+    };
+    assert_eq!(next("state")["state"], "starting");
+    let dir = vmm.dir.path().join("snapshot");
+    let id = take(&vmm, &dir).expect(201).json()["id"].clone();
+    assert_eq!(next("state")["state"], "snapshotting");
+    assert_eq!(next("state")["state"], "starting");
+    let done = next("snapshot");
+    assert_eq!((&done["stage"], &done["id"]), (&json!("done"), &id));
+    let body = take(&vmm, &dir).expect(400).body;
+    let failed = next("snapshot");
+    assert_eq!(failed["stage"], "failed");
+    assert!(body.contains("there already"), "{body}");
+}
