@@ -7,6 +7,8 @@
 //! * [`irq::IrqLine`]: the interrupt line towards the guest;
 //! * [`virtio::VirtioDevice`]: what a virtio device offers to the MMIO transport.
 //!
+//! A device's state is saved and restored as sections of a snapshot ([`state`]).
+//!
 //! Everything that comes from a guest (addresses, lengths, indices, the order of register writes)
 //! is untrusted: it may be refused or ignored, and never panics or allocates without a bound.
 
@@ -15,6 +17,7 @@ pub mod irq;
 pub mod legacy;
 pub mod mmds;
 pub mod rate;
+pub mod state;
 pub mod virtio;
 
 #[cfg(any(test, feature = "testing"))]

@@ -8,6 +8,7 @@
 //! limits of a running device with [`RateLimiter::set`].
 
 mod bucket;
+mod state;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,6 +23,7 @@ use rustix::time::{
 use serde::{Deserialize, Serialize};
 
 pub use bucket::Bucket;
+pub use state::RateLimiterState;
 
 use crate::bus::lock;
 

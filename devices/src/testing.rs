@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use tine_snapshot::section::Section;
 use virtio_bindings::virtio_mmio::*;
 use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 use vm_memory::{Bytes, GuestAddress};
@@ -13,6 +14,7 @@ use vm_memory::{Bytes, GuestAddress};
 use crate::GuestMemory;
 use crate::bus::{BusDeviceMut, lock};
 use crate::irq::IrqLine;
+use crate::state::RestoreError;
 use crate::virtio::mmio::MmioTransport;
 use crate::virtio::{Interrupt, VirtioDevice};
 
@@ -60,7 +62,7 @@ pub enum Buffer<'a> {
     },
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Ring {
     next_descriptor: u16,
     available: u16,
@@ -94,12 +96,20 @@ pub struct FakeDriver {
 impl FakeDriver {
     /// A guest that has found `device` and not touched it yet.
     pub fn new(device: impl VirtioDevice + 'static) -> Self {
-        let mem = GuestMemory::from_ranges(&[(GuestAddress(0), MEMORY_LEN)]);
-        let mem = Arc::new(mem.expect("test memory"));
+        Self::boxed(Box::new(device))
+    }
+
+    /// The same with a device that was made somewhere else.
+    pub fn boxed(device: Box<dyn VirtioDevice>) -> Self {
+        Self::boxed_in(memory(), device)
+    }
+
+    /// The same in memory that holds something already.
+    pub fn boxed_in(mem: Arc<GuestMemory>, device: Box<dyn VirtioDevice>) -> Self {
         let irq = Arc::new(CountingIrq::default());
         let interrupt = Arc::new(Interrupt::new(irq.clone()));
         let queues = device.queue_sizes().len();
-        let transport = MmioTransport::new(Box::new(device), mem.clone(), interrupt);
+        let transport = MmioTransport::new(device, mem.clone(), interrupt);
         Self {
             mem,
             transport: Arc::new(Mutex::new(transport.expect("transport"))),
@@ -108,6 +118,47 @@ impl FakeDriver {
             next_buffer: BUFFERS,
             rooms: HashMap::new(),
         }
+    }
+
+    /// The same guest in another machine, with memory of its own that holds the same bytes, and
+    /// `device` restored from `sections` of the name `name`. The event loop does not run.
+    pub fn restored(
+        &self,
+        device: Box<dyn VirtioDevice>,
+        name: &str,
+        sections: &[Section],
+    ) -> Result<Self, RestoreError> {
+        self.restored_in(copy(&self.mem), device, name, sections)
+    }
+
+    /// The same in `mem`, which [`Self::freeze`] has given.
+    pub fn restored_in(
+        &self,
+        mem: Arc<GuestMemory>,
+        device: Box<dyn VirtioDevice>,
+        name: &str,
+        sections: &[Section],
+    ) -> Result<Self, RestoreError> {
+        let restored = Self {
+            rings: self.rings.clone(),
+            rooms: self.rooms.clone(),
+            next_buffer: self.next_buffer,
+            ..Self::boxed_in(mem, device)
+        };
+        lock(&restored.transport).restore(name, sections)?;
+        Ok(restored)
+    }
+
+    /// Saves the device and copies guest memory, as one thing: the event loop may run meanwhile.
+    pub fn freeze(&self, name: &str) -> (Vec<Section>, Arc<GuestMemory>) {
+        let mut transport = lock(&self.transport);
+        let sections = transport.save(name).expect("a state");
+        (sections, copy(&self.mem))
+    }
+
+    /// Saves the device as sections of the name `name`.
+    pub fn save(&self, name: &str) -> Vec<Section> {
+        lock(&self.transport).save(name).expect("a state")
     }
 
     /// A guest whose driver runs, with `features` and VIRTIO_F_VERSION_1 agreed on.
@@ -317,6 +368,17 @@ impl FakeDriver {
         lock(&self.transport).process_queue(queue);
     }
 
+    /// Lets the device work on the queues whose events are there, as the event loop does, and tells
+    /// which those were.
+    pub fn run_queue_events(&self) -> Vec<usize> {
+        let mut transport = lock(&self.transport);
+        let events = transport.queue_events().iter().enumerate();
+        let due = events.filter(|(_, event)| event.read().is_ok());
+        let due: Vec<_> = due.map(|(queue, _)| queue).collect();
+        due.iter().for_each(|queue| transport.process_queue(*queue));
+        due
+    }
+
     /// Takes the next used chain of `queue`, if there is one.
     pub fn used(&mut self, queue: usize) -> Option<Used> {
         let index: u16 = self
@@ -389,6 +451,25 @@ impl FakeDriver {
         self.next_buffer = (addr + len).next_multiple_of(16);
         addr
     }
+}
+
+fn memory() -> Arc<GuestMemory> {
+    let mem = GuestMemory::from_ranges(&[(GuestAddress(0), MEMORY_LEN)]);
+    Arc::new(mem.expect("test memory"))
+}
+
+/// Other memory with the same bytes in it.
+fn copy(mem: &GuestMemory) -> Arc<GuestMemory> {
+    let copy = memory();
+    let mut page = [0; 4096];
+    for at in (0..MEMORY_LEN).step_by(page.len()) {
+        let at = GuestAddress(at as u64);
+        mem.read_slice(&mut page, at).expect("test memory");
+        if page.iter().any(|byte| *byte != 0) {
+            copy.write_slice(&page, at).expect("test memory");
+        }
+    }
+    copy
 }
 
 fn descriptor(addr: u64, len: u32, flags: u16, next: u16) -> Vec<u8> {

@@ -117,14 +117,7 @@ impl ExecRequest {
         if self.argv.iter().any(|argument| argument.0.contains(&0)) {
             return Err(FieldError::new("argv", "must not hold NUL bytes"));
         }
-        for (name, value) in &self.env {
-            if name.is_empty() || name.contains(['=', '\0']) || value.0.contains(&0) {
-                return Err(FieldError::new(
-                    "env",
-                    format_args!("`{name}` cannot be a variable"),
-                ));
-            }
-        }
+        check_env(&self.env)?;
         if self
             .cwd
             .as_ref()
@@ -174,6 +167,17 @@ pub fn check_request_id(id: &str) -> Result<(), FieldError> {
             "request_id",
             format_args!("must be 1 to {MAX_REQUEST_ID} letters, digits or `._:-`"),
         ));
+    }
+    Ok(())
+}
+
+/// Whether these can be variables of an environment.
+pub fn check_env(env: &BTreeMap<String, Octets>) -> Result<(), FieldError> {
+    for (name, value) in env {
+        if name.is_empty() || name.contains(['=', '\0']) || value.0.contains(&0) {
+            let message = format_args!("`{name}` cannot be a variable");
+            return Err(FieldError::new("env", message));
+        }
     }
     Ok(())
 }
@@ -249,6 +253,9 @@ pub struct Record {
     pub ended_at: Option<String>,
     /// What it used; known when it has ended.
     pub usage: Option<Usage>,
+    /// It was accepted before the machine was restored or forked, and so is known to its parent and siblings too.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub inherited: bool,
 }
 
 /// Spells output bytes for a record.

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One JSON line. The connection stays open; when it drops, the agent connects again with the next generation.
+/// One JSON line, and the answer to `POST /v1/refresh`. The connection stays open; when it drops, the agent connects
+/// again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`crate::PROTOCOL_VERSION`].
@@ -13,11 +14,13 @@ pub struct Hello {
     pub kernel: String,
     /// The guest kernel's id of this boot.
     pub boot_id: String,
-    /// 1 for the first hello of a boot, one more for each later one.
+    /// The number that the host gave with the last [`crate::refresh::Refresh`]; 0 since boot.
     pub generation: u64,
+    /// How often the agent has said hello since boot: 1 in the first.
+    pub hellos: u64,
     /// Nanoseconds from the kernel's start until the agent's first instruction.
     pub agent_started_ns: u64,
-    /// Nanoseconds from the kernel's start until this line.
+    /// Nanoseconds from the kernel's start until this line, by the guest's monotonic clock.
     pub monotonic_ns: u64,
 }
 

@@ -17,6 +17,8 @@
 //! | `GET /v1/processes` | [`status::Process`] each |
 //! | `POST /v1/processes/{pid}/signal` ([`status::SignalRequest`]) | a signal to one process |
 //! | `GET /v1/health` | [`status::Health`] |
+//! | `POST /v1/refresh` ([`refresh::Refresh`]) | after a restore or fork: clock, entropy, names; answers the [`hello::Hello`] |
+//! | `POST /v1/freeze` ([`refresh::Freeze`]), `POST /v1/thaw` | holds writes to disks for a copy: [`refresh::Frozen`], [`refresh::Thawed`] |
 //! | `POST /v1/shutdown` ([`status::ShutdownRequest`]) | ends everything in order, then the machine |
 //!
 //! An answer from 400 on has an [`error::ErrorBody`]: 400 names the `field`, 404 unknown, 405 method, 409 conflict
@@ -35,6 +37,7 @@ pub mod files;
 pub mod frame;
 pub mod hello;
 pub mod octets;
+pub mod refresh;
 pub mod status;
 
 /// The guest's vsock port on which the agent serves HTTP/1.1.
@@ -44,7 +47,7 @@ pub const AGENT_PORT: u32 = 1024;
 pub const HELLO_PORT: u32 = 1024;
 
 /// Version of this protocol; the hello and `GET /v1/health` carry it.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// The `Upgrade` token of a connection that goes on with [`frame`]s.
 pub const STREAM_UPGRADE: &str = "tine-stream/1";

@@ -9,20 +9,20 @@ use common::{Agent, read_answer, read_head, request, send};
 use serde_json::json;
 
 #[test]
-fn hello_comes_again_with_the_next_generation() {
+fn hello_comes_again_when_its_connection_has_ended() {
     let mut agent = Agent::start();
     let (first, conn) = agent.greeting.take().unwrap();
-    assert_eq!((first.protocol, first.generation), (1, 1));
+    assert_eq!((first.protocol, first.generation, first.hellos), (2, 0, 1));
     assert!(first.agent_started_ns < first.monotonic_ns);
     assert!(!first.boot_id.is_empty() && !first.kernel.is_empty());
     // It answers from the hello on.
     assert_eq!(agent.exec(&["true"], json!({}))["exit_code"], 0);
     drop(conn);
     let (second, conn) = agent.hello();
-    assert_eq!(second.generation, 2);
+    assert_eq!((second.generation, second.hellos), (0, 2));
     assert_eq!(second.boot_id, first.boot_id);
     drop(conn);
-    assert_eq!(agent.hello().0.generation, 3);
+    assert_eq!(agent.hello().0.hellos, 3);
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn health() {
     let mut live = agent.stream(&["sleep", "60"], json!({}));
     live.control();
     let health = agent.call("GET", "/v1/health", b"").value();
-    assert_eq!(health["protocol"], 1);
+    assert_eq!(health["protocol"], 2);
     assert_eq!(
         (&health["execs_running"], &health["execs_known"]),
         (&json!(1), &json!(2))

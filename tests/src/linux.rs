@@ -1,7 +1,7 @@
 //! A Linux guest, booted once in this process and shared by the tests of one file: a boot takes
 //! many seconds where guest kernels are interpreted.
 
-use std::io::Cursor;
+use std::io::{Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
@@ -9,9 +9,10 @@ use std::sync::{Mutex, OnceLock};
 use tempfile::TempDir;
 use tine::agent::{Agent, Hellos, Streams};
 use tine::config::MachineConfig;
-use tine::machine::Machine;
+use tine::machine::{Capture, Machine};
 use tine::vcpu::Ending;
 use tine_devices::virtio::block::BlockConfig;
+use tine_guest_agent::AGENT_PORT;
 use tine_guest_agent::exec::{ExecRequest, Record};
 use tine_guest_agent::octets::Octets;
 
@@ -85,21 +86,13 @@ impl Guest {
     /// A guest of its own, with this many vCPUs.
     pub fn boot(vcpus: u8) -> Guest {
         require_kvm();
-        let (kernel, initramfs) = image();
         let dir = TempDir::new().expect("a directory for the machine");
-        let mut config = MachineConfig::new(kernel.clone());
-        config.initrd = Some(initramfs.clone());
-        config.memory = 128 << 20;
-        config.vcpus = vcpus;
-        config.vsock.uds_path = Some(dir.path().join("vsock"));
         for name in ["writable", "read-only"] {
             let path = dir.path().join(name).with_extension("img");
             let file = std::fs::File::create(&path).expect("a disk image");
             file.set_len(DISK_LEN).expect("a disk image");
-            let mut drive = BlockConfig::new(name, path);
-            drive.read_only = name == "read-only";
-            config.drives.push(drive);
         }
+        let config = Self::config(vcpus, dir.path());
         let ended: &'static Mutex<Option<Ending>> = Box::leak(Box::default());
         let machine = Machine::assemble(&config, move |ending| {
             *ended.lock().expect("not poisoned") = Some(ending);
@@ -118,6 +111,33 @@ impl Guest {
             dir,
             agent,
             ended,
+        }
+    }
+
+    /// The machine whose files are in `dir`.
+    fn config(vcpus: u8, dir: &Path) -> MachineConfig {
+        let (kernel, initramfs) = image();
+        let mut config = MachineConfig::new(kernel.clone());
+        config.initrd = Some(initramfs.clone());
+        config.memory = 128 << 20;
+        config.vcpus = vcpus;
+        config.vsock.uds_path = Some(dir.join("vsock"));
+        for name in ["writable", "read-only"] {
+            let path = dir.join(name).with_extension("img");
+            let mut drive = BlockConfig::new(name, path);
+            drive.read_only = name == "read-only";
+            config.drives.push(drive);
+        }
+        config
+    }
+
+    /// Takes the machine's state and ends it.
+    pub fn capture(self) -> Captured {
+        self.machine.pause();
+        let capture = self.machine.capture().expect("the machine's state");
+        Captured {
+            capture,
+            dir: self.dir,
         }
     }
 
@@ -151,6 +171,25 @@ impl Guest {
         }
     }
 
+    /// Sends a request to the agent, and returns its answer's status and body. The connection has no more than this
+    /// one, and nothing is made of the answer.
+    pub fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = self.machine.vsock().connect(AGENT_PORT).expect("the agent");
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream
+            .write_all(format!("{head}{body}").as_bytes())
+            .expect("a request");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer");
+        let answer = text(&answer);
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
+        (status.expect("a status"), body.to_owned())
+    }
+
     /// Runs a shell script.
     pub fn sh(&self, script: &str) -> Ran {
         self.exec(argv(["sh", "-c", script]), b"")
@@ -167,6 +206,34 @@ impl Guest {
             ran.record
         );
         text(&ran.stdout).trim_end().to_owned()
+    }
+}
+
+/// A guest at one moment, and its disks.
+pub struct Captured {
+    /// What another machine can be made of.
+    pub capture: Capture,
+    dir: TempDir,
+}
+
+impl Captured {
+    /// The guest goes on in a machine of its own.
+    pub fn restore(self) -> Guest {
+        let config = Guest::config(1, self.dir.path());
+        let ended: &'static Mutex<Option<Ending>> = Box::leak(Box::default());
+        let Capture { sections, memory } = self.capture;
+        let machine = Machine::restore(&config, memory, &sections, move |ending| {
+            *ended.lock().expect("not poisoned") = Some(ending);
+        })
+        .expect("a machine");
+        machine.resume();
+        let agent = Agent::new(machine.vsock().clone());
+        Guest {
+            machine,
+            dir: self.dir,
+            agent,
+            ended,
+        }
     }
 }
 

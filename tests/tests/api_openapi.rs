@@ -130,6 +130,16 @@ fn started() -> Vmm {
     vmm
 }
 
+/// A process whose machine stands still.
+fn paused() -> Vmm {
+    let vmm = Vmm::start([] as [&str; 0]);
+    vmm.boot_source("hang");
+    vmm.start_machine().expect(204);
+    let body = json!({"state": "Paused"}).to_string();
+    vmm.request("PATCH", "/vm", Some(&body)).expect(204);
+    vmm
+}
+
 fn send(vmm: &Vmm, operation: &Operation, body: Option<&Value>) -> Answer {
     let body = body.map(Value::to_string);
     vmm.request(&operation.method, &operation.target, body.as_deref())
@@ -194,12 +204,14 @@ fn the_examples_work_and_answers_are_as_described() {
     let mut created = Vmm::start([] as [&str; 0]);
     files(created.dir.path());
     let started = started();
+    let paused = paused();
     let mut operations = operations(&all);
     // What is set stands before it is read, and interfaces before what names them.
     operations.sort_by_key(|op| {
         let late = op.path == "/mmds/config";
         (
             op.needs() == "last",
+            op.needs() == "snapshot",
             op.method == "GET",
             op.method == "PATCH",
             late,
@@ -207,7 +219,15 @@ fn the_examples_work_and_answers_are_as_described() {
     });
     for operation in operations.iter().filter(|op| !op.is_agents()) {
         let name = format!("{} {}", operation.method, operation.path);
+        let own;
+        let mut dir = None;
         let vmm = match operation.needs() {
+            "paused" => &paused,
+            "snapshot" => {
+                own = Vmm::start([] as [&str; 0]);
+                dir = Some(paused.dir.path());
+                &own
+            }
             "created" | "nothing" | "last" => &created,
             "started" | "tap" | "driver" => &started,
             "stream" => {
@@ -222,7 +242,7 @@ fn the_examples_work_and_answers_are_as_described() {
         };
         let body = operation
             .body()
-            .map(|(_, example)| local(example, vmm.dir.path()));
+            .map(|(_, example)| local(example, dir.unwrap_or(vmm.dir.path())));
         let answer = send(vmm, operation, body.as_ref());
         assert_eq!(answer.status, expected, "{name}: {}", answer.body);
         check_answer(&all, operation, &answer);

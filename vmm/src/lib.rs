@@ -21,5 +21,7 @@ pub mod machine;
 pub mod memory;
 pub mod process;
 pub mod signals;
+pub mod snapshot;
+
 pub mod usage;
 pub mod vcpu;

@@ -3,9 +3,12 @@
 
 use std::convert::Infallible;
 
+use serde::{Deserialize, Serialize};
+use tine_snapshot::section::{Section, SectionError, State};
 use vm_superio::{I8042Device, Trigger};
 
 use crate::bus::BusDeviceMut;
+use crate::state::RestoreError;
 
 /// First port of the controller.
 pub const I8042_PORT: u64 = 0x60;
@@ -33,6 +36,28 @@ impl I8042 {
     /// A controller that calls `on_reset` for each reset command.
     pub fn new(on_reset: impl Fn() + Send + 'static) -> Self {
         Self(I8042Device::new(OnReset(Box::new(on_reset))))
+    }
+}
+
+/// There is nothing to keep: a reset is asked for or not.
+#[derive(Serialize, Deserialize)]
+struct I8042State {}
+
+impl State for I8042State {
+    const KIND: &'static str = "i8042";
+    const VERSION: u16 = 1;
+}
+
+impl I8042 {
+    /// The controller's state, as the section `name`.
+    pub fn save(&self, name: &str) -> Result<Section, SectionError> {
+        Section::of(name, &I8042State {})
+    }
+
+    /// Gives the controller a saved state.
+    pub fn restore(&mut self, section: &Section) -> Result<(), RestoreError> {
+        let I8042State {} = section.decode()?;
+        Ok(())
     }
 }
 

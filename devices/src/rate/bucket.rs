@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::BucketConfig;
 
 /// Tokens that refill at a steady rate.
@@ -16,6 +18,30 @@ pub struct Bucket {
     /// What is left of the one-time burst.
     burst: u64,
     last: Instant,
+}
+
+/// How full a bucket is, and which one it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct BucketState {
+    pub size: u64,
+    pub refill_ns: u64,
+    pub level: i128,
+    pub part: u64,
+    pub burst: u64,
+}
+
+impl BucketState {
+    /// Says what no bucket can be.
+    pub fn check(&self) -> Result<(), &'static str> {
+        // An operation takes a full bucket into debt by its own size at most.
+        let possible = -i128::from(u64::MAX)..=i128::from(self.size);
+        match () {
+            () if self.size == 0 || self.refill_ns == 0 => Err("has no size or never fills"),
+            () if !possible.contains(&self.level) => Err("has an impossible level"),
+            () if self.part >= self.refill_ns => Err("has more than a part of a token"),
+            () => Ok(()),
+        }
+    }
 }
 
 impl Bucket {
@@ -52,6 +78,27 @@ impl Bucket {
         let from_burst = n.min(self.burst);
         self.burst -= from_burst;
         self.level -= i128::from(n - from_burst);
+    }
+
+    /// How full it is now.
+    pub(super) fn save(&mut self, now: Instant) -> BucketState {
+        self.refill(now);
+        BucketState {
+            size: self.size,
+            refill_ns: self.refill_ns,
+            level: self.level,
+            part: self.part,
+            burst: self.burst,
+        }
+    }
+
+    /// Makes a fresh bucket as full as a checked state says, if that is of such a bucket.
+    pub(super) fn restore(&mut self, state: &BucketState) {
+        if (state.size, state.refill_ns) == (self.size, self.refill_ns) {
+            self.level = state.level;
+            self.part = state.part;
+            self.burst = state.burst.min(self.burst);
+        }
     }
 
     fn refill(&mut self, now: Instant) {

@@ -71,6 +71,22 @@ impl Interrupt {
         self.needs_reset.store(false, Ordering::SeqCst);
     }
 
+    /// Takes over what was saved of another one.
+    pub(super) fn restore(&self, causes: u32, needs_reset: bool, config_generation: u32) {
+        self.causes.store(causes, Ordering::SeqCst);
+        self.needs_reset.store(needs_reset, Ordering::SeqCst);
+        self.config_generation
+            .store(config_generation, Ordering::SeqCst);
+    }
+
+    /// Raises the line if there is a cause that was not acknowledged. One interrupt too many does
+    /// no harm, one that got lost stops the driver.
+    pub(super) fn raise_again(&self) {
+        if self.causes() != 0 {
+            self.line.raise();
+        }
+    }
+
     fn raise(&self, cause: u32) {
         self.causes.fetch_or(cause, Ordering::SeqCst);
         self.line.raise();

@@ -1,5 +1,7 @@
 //! The virtio-mmio register block, version 2 (specification section 4.2.2).
 
+mod state;
+
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -108,6 +110,16 @@ impl MmioTransport {
     /// Lets the device process its backend's event.
     pub fn process_backend(&mut self) {
         self.device.process_backend();
+    }
+
+    /// Makes an active device look at all its queues, on the event loop's thread: after it was
+    /// settled, or restored.
+    pub fn kick(&self) {
+        if self.active {
+            for event in &self.queue_events {
+                let _ = event.write(1);
+            }
+        }
     }
 
     /// Tells the driver that the configuration space has changed.

@@ -20,9 +20,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use interrupt::Interrupt;
-pub use queue::{Chain, VirtQueue};
+pub use queue::{Chain, QueuePlace, VirtQueue};
+use tine_snapshot::section::{Section, SectionError};
 
 use crate::GuestMemory;
+use crate::state::RestoreError;
 
 /// Largest number of queues that the transport serves for one device.
 pub const MAX_QUEUES: usize = 16;
@@ -80,6 +82,45 @@ pub trait VirtioDevice: Any + Send {
     /// Stops: no access to guest memory happens after the return, requests in flight included.
     /// The device can be activated again.
     fn reset(&mut self);
+
+    /// Comes to rest: returns when no request is in flight, every chain that was taken is in its
+    /// used ring or back in the available one, and the driver has been told. From then on guest
+    /// memory is left alone, until the device is next told to process something; it must be told
+    /// so ([`mmio::MmioTransport::kick`]), as it may have put back what nobody announces again.
+    ///
+    /// May wait for a drive's requests in flight, and for nothing else.
+    fn settle(&mut self);
+
+    /// Where the active, settled device is in its queues, in their order from the first on. Those
+    /// at the end that it has no use for may be missing.
+    fn queue_places(&self) -> Vec<QueuePlace>;
+
+    /// The settled device's state, as the section `name`: all of it but the registers and the
+    /// places in the queues, which the transport keeps. Changes nothing.
+    fn save(&self, name: &str) -> Result<Section, SectionError>;
+
+    /// Gives a fresh device the state that [`Self::save`] gave. `activation` is there if the
+    /// device was active, with its queues where they were; it starts with it.
+    ///
+    /// Guest memory is not touched yet. What the device has to tell its driver of, because it is
+    /// another one now, it does when it is next told to process a queue or its backend.
+    fn restore(
+        &mut self,
+        section: &Section,
+        activation: Option<Activation>,
+    ) -> Result<(), RestoreError>;
+}
+
+/// Starts a device that is being restored, if it was active.
+pub(crate) fn start_restored(
+    device: &mut impl VirtioDevice,
+    section: &Section,
+    activation: Option<Activation>,
+) -> Result<(), RestoreError> {
+    activation.map_or(Ok(()), |activation| {
+        let started = device.activate(activation);
+        started.map_err(|error| RestoreError::activate(&section.name, error))
+    })
 }
 
 /// Copies the part of a configuration space that a read at `offset` covers; the rest is zero.

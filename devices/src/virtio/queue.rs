@@ -13,6 +13,24 @@ use crate::GuestMemory;
 /// A descriptor chain taken from a queue.
 pub type Chain = DescriptorChain<Arc<GuestMemory>>;
 
+/// How far a settled device has come in a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueuePlace {
+    /// Chains taken since the driver set the ring up, modulo 2^16.
+    pub next_available: u16,
+    /// Chains used since then.
+    pub next_used: u16,
+    /// The driver wrote an impossible ring.
+    pub broken: bool,
+}
+
+impl QueuePlace {
+    /// A settled device has no chain in hand.
+    pub(super) fn is_possible(&self) -> bool {
+        self.broken || self.next_available == self.next_used
+    }
+}
+
 /// A queue of an active device.
 pub struct VirtQueue {
     ring: Queue,
@@ -34,6 +52,26 @@ impl VirtQueue {
             broken: false,
             unannounced: false,
         }
+    }
+
+    /// The same with a device that has come this far.
+    pub(super) fn at(mut self, place: QueuePlace) -> Self {
+        self.ring.set_next_avail(place.next_available);
+        self.ring.set_next_used(place.next_used);
+        self.broken = place.broken;
+        self
+    }
+
+    /// Where a settled device is in the queue.
+    pub fn place(&self) -> QueuePlace {
+        let place = QueuePlace {
+            next_available: self.ring.next_avail(),
+            next_used: self.ring.next_used(),
+            broken: self.broken,
+        };
+        debug_assert!(self.broken || !self.unannounced, "not settled: {place:?}");
+        debug_assert!(place.is_possible(), "not settled: {place:?}");
+        place
     }
 
     /// Guest memory.

@@ -10,12 +10,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
+use serde::{Deserialize, Serialize};
+use tine_snapshot::section::{Section, SectionError, State};
 use virtio_bindings::virtio_ids::VIRTIO_ID_RNG;
 use vm_memory::{Address, Bytes};
 
 use super::mmio::VIRTIO_RING_F_EVENT_IDX;
-use super::{ActivateError, Activation, Chain, VirtQueue, VirtioDevice};
+use super::{
+    ActivateError, Activation, Chain, QueuePlace, VirtQueue, VirtioDevice, start_restored,
+};
 use crate::GuestMemory;
+use crate::state::RestoreError;
 
 /// The most bytes that one request yields. A guest that wants more asks again.
 pub const MAX_REQUEST_LEN: usize = 64 << 10;
@@ -32,6 +37,15 @@ const PIECE_LEN: usize = 4096;
     "cannot make an eventfd for the entropy device: {0}; raise the limit of open files (ulimit -n)"
 )]
 pub struct RngError(#[source] std::io::Error);
+
+/// There is nothing to keep: what a request gets does not depend on the ones before.
+#[derive(Serialize, Deserialize)]
+struct RngState {}
+
+impl State for RngState {
+    const KIND: &'static str = "virtio-rng";
+    const VERSION: u16 = 1;
+}
 
 /// The entropy device.
 pub struct Rng {
@@ -155,6 +169,27 @@ impl VirtioDevice for Rng {
     fn reset(&mut self) {
         self.queue = None;
         self.quiet();
+    }
+
+    fn settle(&mut self) {
+        // Every request is answered at once.
+    }
+
+    fn queue_places(&self) -> Vec<QueuePlace> {
+        self.queue.iter().map(VirtQueue::place).collect()
+    }
+
+    fn save(&self, name: &str) -> Result<Section, SectionError> {
+        Section::of(name, &RngState {})
+    }
+
+    fn restore(
+        &mut self,
+        section: &Section,
+        activation: Option<Activation>,
+    ) -> Result<(), RestoreError> {
+        let RngState {} = section.decode()?;
+        start_restored(self, section, activation)
     }
 }
 

@@ -1,11 +1,10 @@
 //! What the guest tells of its memory.
 
-use std::any::Any;
 use std::time::{Duration, Instant};
 
 use tine_devices::bus::lock;
 use tine_devices::testing::Buffer;
-use tine_devices::virtio::balloon::{Balloon, BalloonConfig, BalloonError};
+use tine_devices::virtio::balloon::{BalloonConfig, BalloonError};
 
 use super::driver::*;
 
@@ -117,11 +116,7 @@ fn a_reset_device_forgets_and_is_quiet() {
 fn the_chain_in_hand_goes_back_into_the_ring_before_its_state_is_saved() {
     let mut guest = Guest::new(config(1), STATS_VQ);
     let head = tell(&mut guest, &entries(&[(4, 5)]));
-    {
-        let mut transport = lock(&guest.driver.transport);
-        let device: &mut dyn Any = transport.device_mut();
-        device.downcast_mut::<Balloon>().unwrap().settle();
-    }
+    lock(&guest.driver.transport).device_mut().settle();
     guest.driver.kick(STATISTICS);
     assert_eq!(load(&guest.handle.counters().stats_updates), 2);
     assert_eq!(guest.driver.wait_used(STATISTICS).head, head);

@@ -3,9 +3,14 @@
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use serde::{Deserialize, Serialize};
 use tine_devices::bus::lock;
+use tine_devices::state::RestoreError;
 use tine_devices::testing::FakeDriver;
-use tine_devices::virtio::{ActivateError, Activation, VirtQueue, VirtioDevice, read_config_bytes};
+use tine_devices::virtio::{
+    ActivateError, Activation, QueuePlace, VirtQueue, VirtioDevice, read_config_bytes,
+};
+use tine_snapshot::section::{Section, SectionError, State};
 use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 
 /// A feature of the device's own.
@@ -24,6 +29,7 @@ pub struct Record {
     pub activation: Option<Activation>,
     pub activations: u32,
     pub resets: u32,
+    pub settled: u32,
     /// Queues processed.
     pub processed: Vec<usize>,
     pub config_writes: Vec<(u64, Vec<u8>)>,
@@ -103,4 +109,38 @@ impl VirtioDevice for Probe {
         record.resets += 1;
         record.activation = None;
     }
+
+    fn settle(&mut self) {
+        self.record().settled += 1;
+    }
+
+    fn queue_places(&self) -> Vec<QueuePlace> {
+        let record = self.record();
+        let queues = record.activation.iter().flat_map(|active| &active.queues);
+        queues.map(VirtQueue::place).collect()
+    }
+
+    fn save(&self, name: &str) -> Result<Section, SectionError> {
+        Section::of(name, &ProbeState {})
+    }
+
+    fn restore(
+        &mut self,
+        section: &Section,
+        activation: Option<Activation>,
+    ) -> Result<(), RestoreError> {
+        let ProbeState {} = section.decode()?;
+        match activation.map(|activation| self.activate(activation)) {
+            Some(Err(error)) => Err(RestoreError::activate(&section.name, error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct ProbeState {}
+
+impl State for ProbeState {
+    const KIND: &'static str = "probe";
+    const VERSION: u16 = 1;
 }

@@ -2,6 +2,7 @@
 
 use tine_guest_agent::{AGENT_PORT, HELLO_PORT};
 
+use super::effects::Effects;
 use super::exec::store::Limits;
 
 /// Where to listen or connect.
@@ -21,6 +22,7 @@ pub struct Config {
     /// Directory for the commands' control groups.
     pub cgroup: String,
     pub limits: Limits,
+    pub effects: Effects,
     /// Off is done by a reset, for monitors that have no other way.
     pub off_by_reset: bool,
 }
@@ -38,7 +40,8 @@ pub struct BootWords {
 }
 
 const USAGE: &str = "usage: tine-agent --listen vsock[:PORT]|unix:PATH [--hello vsock[:PORT]|unix:PATH] \
-                     [--cgroup DIR] [--records N] [--record-bytes N] (without --listen it must be PID 1)";
+                     [--cgroup DIR] [--records N] [--record-bytes N] [--rehearse DIR: what concerns the machine as \
+                     a whole is only written down there] (without --listen it must be PID 1)";
 
 impl Default for Config {
     fn default() -> Self {
@@ -48,6 +51,7 @@ impl Default for Config {
             hello: None,
             cgroup: "/sys/fs/cgroup".into(),
             limits: Limits::default(),
+            effects: Effects::Machine,
             off_by_reset: false,
         }
     }
@@ -65,6 +69,7 @@ impl Config {
                 "--listen" => listen = Some(endpoint(value, AGENT_PORT)?),
                 "--hello" => config.hello = Some(endpoint(value, HELLO_PORT)?),
                 "--cgroup" => config.cgroup = value.clone(),
+                "--rehearse" => config.effects = Effects::Rehearsed(value.into()),
                 "--records" => config.limits.records = number(option, value)?,
                 "--record-bytes" => config.limits.output_bytes = number(option, value)?,
                 _ => return Err(format!("unknown option `{option}`; {USAGE}")),

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use hyper::rt::ReadBufCursor;
@@ -23,7 +23,7 @@ const LARGE_READ: usize = 64 * 1024;
 /// socket watched for that too, by a second descriptor. Being woken after each answer because there is room again would
 /// cost more than the answer's own system call.
 pub struct Conn {
-    reader: Watched,
+    reader: Arc<Watched>,
     writer: OnceLock<Watched>,
 }
 
@@ -32,7 +32,7 @@ impl Conn {
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         let reader = sys::watch(socket, Interest::READABLE)?;
         Ok(Self {
-            reader,
+            reader: Arc::new(reader),
             writer: OnceLock::new(),
         })
     }
@@ -54,6 +54,15 @@ impl Conn {
     /// Tells the peer that nothing more will come.
     pub fn shut_write(&self) {
         let _ = rustix::net::shutdown(self.reader.as_fd(), Shutdown::Write);
+    }
+
+    /// Waits until the connection has failed, whatever else is waited for. When a monitor resets vsock, the kernel
+    /// reports an error and nothing to read, of which a waiting read does not learn.
+    pub fn broken(&self) -> impl Future<Output = ()> + 'static {
+        let reader = self.reader.clone();
+        async move {
+            drop(reader.ready(Interest::ERROR).await);
+        }
     }
 
     /// Waits until a connection under way is there, or says why it failed.

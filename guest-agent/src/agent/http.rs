@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::conn::Conn;
 use super::fault::Fault;
-use super::{Agent, routes};
+use super::{Agent, race, routes};
 
 /// An answer or the error that becomes one.
 pub type Reply = Result<Response<OutBody>, Fault>;
@@ -180,7 +180,8 @@ where
     tokio::task::spawn_local(async move {
         let Ok(upgraded) = pending.await else { return };
         if let Ok(parts) = upgraded.downcast::<Conn>() {
-            act(parts.io, parts.read_buf).await;
+            let broken = parts.io.broken();
+            race(act(parts.io, parts.read_buf), broken).await;
         }
     });
     let mut response = empty(101);

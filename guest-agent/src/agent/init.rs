@@ -9,6 +9,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, reboot};
+use tine_guest_agent::refresh::GENERATION_FILE;
 
 use super::config::Config;
 use super::{root, sys};
@@ -72,6 +73,8 @@ pub fn prepare() -> Result<Config, String> {
             let _ = rustix::fs::chmod("/tmp", everybody);
         }
     }
+    let generation = super::refresh::write_generation(&config.effects, 0);
+    wish(generation, GENERATION_FILE);
     if read_only {
         wish(
             mount_on("tmpfs", "/tmp", "tmpfs", scratch, "mode=1777"),

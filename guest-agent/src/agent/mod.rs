@@ -7,9 +7,11 @@ mod cgroup;
 mod clock;
 mod config;
 mod conn;
+mod effects;
 mod exec;
 mod fault;
 mod files;
+mod freeze;
 mod health;
 mod hello;
 mod http;
@@ -17,6 +19,7 @@ mod init;
 mod ports;
 mod processes;
 mod reap;
+mod refresh;
 mod root;
 mod routes;
 mod serve;
@@ -25,18 +28,23 @@ mod shutdown;
 mod slim;
 mod sys;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 
+use tine_guest_agent::hello::Hello;
+use tine_guest_agent::octets::Octets;
 use tine_guest_agent::status::ShutdownRequest;
 use tokio::sync::Notify;
 
 use self::cgroup::Cgroups;
 use self::config::Config;
 use self::exec::store::Store;
+use self::freeze::Freezer;
 use self::reap::Reaper;
 
 /// What the parts of the agent share.
@@ -53,6 +61,22 @@ struct Agent {
     ending: Notify,
     /// A command has ended.
     run_ended: Notify,
+    /// Who this is; `monotonic_ns` is filled in when it is said.
+    hello: RefCell<Hello>,
+    /// The host has told of a restore or fork.
+    refreshed: Notify,
+    /// Variables that commands start with, given by the last refresh.
+    env: RefCell<Arc<BTreeMap<String, Octets>>>,
+    freezer: Freezer,
+}
+
+impl Agent {
+    /// Who this is, now.
+    fn hello_now(&self) -> Hello {
+        let mut hello = self.hello.borrow().clone();
+        hello.monotonic_ns = clock::monotonic_ns();
+        hello
+    }
 }
 
 /// The program; returns its exit status.

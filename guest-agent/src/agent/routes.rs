@@ -5,11 +5,12 @@ use std::rc::Rc;
 use hyper::body::Incoming;
 use hyper::{Method, Request, Uri};
 use tine_guest_agent::MAX_JSON_BODY;
+use tine_guest_agent::refresh::{Freeze, Refresh, Thawed};
 use tine_guest_agent::status::{ShutdownRequest, SignalRequest};
 
 use super::fault::Fault;
 use super::http::{self, Reply};
-use super::{Agent, exec, files, health, ports, processes, shutdown};
+use super::{Agent, exec, files, freeze, health, ports, processes, refresh, shutdown};
 
 /// Answers one request.
 pub async fn answer(agent: Rc<Agent>, request: Request<Incoming>) -> Reply {
@@ -23,6 +24,21 @@ pub async fn answer(agent: Rc<Agent>, request: Request<Incoming>) -> Reply {
         "health" if rest.is_empty() => {
             only(&request, &Method::GET)?;
             http::json(200, &health::figures(&agent))
+        }
+        "refresh" if rest.is_empty() => {
+            only(&request, &Method::POST)?;
+            let wanted = Refresh::from_json(&body(request).await?)?;
+            http::json(200, &refresh::refresh(&agent, wanted).await?)
+        }
+        "freeze" if rest.is_empty() => {
+            only(&request, &Method::POST)?;
+            let wanted = Freeze::from_json(&body(request).await?)?;
+            http::json(200, &freeze::freeze(&agent, wanted).await?)
+        }
+        "thaw" if rest.is_empty() => {
+            only(&request, &Method::POST)?;
+            let held = agent.freezer.thaw(&agent.config.effects);
+            http::json(200, &Thawed { held })
         }
         "shutdown" if rest.is_empty() => {
             only(&request, &Method::POST)?;

@@ -1,6 +1,6 @@
 //! The loop: listens, takes signals, and keeps the host told that the agent is there.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -16,9 +16,10 @@ use super::config::{Config, Endpoint};
 use super::conn::Conn;
 use super::exec::run::open_null;
 use super::exec::store::Store;
+use super::freeze::Freezer;
 use super::reap::Reaper;
 use super::sys::Watched;
-use super::{Agent, hello, http, shutdown, sys};
+use super::{Agent, hello, http, race, shutdown, sys};
 
 /// Connections served at the same time; more wait in the listener's queue.
 const MAX_CONNECTIONS: usize = 256;
@@ -62,6 +63,10 @@ pub fn run(config: Config, started_ns: u64) -> io::Result<()> {
         shutdown: Cell::new(None),
         ending: Notify::new(),
         run_ended: Notify::new(),
+        hello: RefCell::new(hello::introduction(started_ns)),
+        refreshed: Notify::new(),
+        env: RefCell::default(),
+        freezer: Freezer::default(),
         config,
     });
     let local = tokio::task::LocalSet::new();
@@ -71,7 +76,7 @@ pub fn run(config: Config, started_ns: u64) -> io::Result<()> {
         tokio::task::spawn_local(take_signals(agent.clone(), signals));
         // From here on an exec is accepted (it waits in the listener's queue for this task), so the host may be told.
         tokio::task::spawn_local(accept(agent.clone(), listener));
-        tokio::task::spawn_local(hello::keep(agent.clone(), started_ns));
+        tokio::task::spawn_local(hello::keep(agent.clone()));
         shutdown::wait(&agent).await
     })
 }
@@ -117,7 +122,8 @@ async fn accept(agent: Rc<Agent>, listener: Watched) {
                 if let Ok(conn) = Conn::new(socket) {
                     let agent = agent.clone();
                     tokio::task::spawn_local(async move {
-                        http::serve(agent, conn).await;
+                        let broken = conn.broken();
+                        race(http::serve(agent, conn), broken).await;
                         drop(place);
                     });
                 }

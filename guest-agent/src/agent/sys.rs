@@ -7,6 +7,7 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 
+use tine_guest_agent::refresh::MAX_ENTROPY;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -180,6 +181,53 @@ pub fn loopback_up() -> io::Result<()> {
         .map(drop)
     }
 }
+
+/// Gives the kernel's generator bytes that count as random, and has it use them from now on.
+pub fn add_entropy(random: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+    /// The kernel's `rand_pool_info`: how many random bits there are, how many bytes, and these.
+    #[repr(C)]
+    struct Pool {
+        bits: i32,
+        size: i32,
+        bytes: [u8; MAX_ENTROPY],
+    }
+    let count = bytes.len().min(MAX_ENTROPY);
+    let mut pool = Pool {
+        bits: count as i32 * 8,
+        size: count as i32,
+        bytes: [0; MAX_ENTROPY],
+    };
+    pool.bytes[..count].copy_from_slice(&bytes[..count]);
+    // SAFETY: the structure has as many bytes as it says, and lives through the call; the second call takes none.
+    unsafe {
+        check(libc::ioctl(
+            random.as_raw_fd(),
+            RND_ADD_ENTROPY,
+            &raw const pool,
+        ))?;
+        check(libc::ioctl(random.as_raw_fd(), RND_RESEED_CRNG)).map(drop)
+    }
+}
+
+/// `RNDADDENTROPY` and `RNDRESEEDCRNG` of <linux/random.h>.
+const RND_ADD_ENTROPY: libc::Ioctl = 0x4008_5203;
+const RND_RESEED_CRNG: libc::Ioctl = 0x5207;
+
+/// Writes out a file system and holds writes to it; `dir` is any directory on it.
+pub fn freeze(dir: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the kernel ignores the argument of this request.
+    check(unsafe { libc::ioctl(dir.as_raw_fd(), FREEZE, 0) }).map(drop)
+}
+
+/// Lets writes go on.
+pub fn thaw(dir: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the kernel ignores the argument of this request.
+    check(unsafe { libc::ioctl(dir.as_raw_fd(), THAW, 0) }).map(drop)
+}
+
+/// `FIFREEZE` and `FITHAW` of <linux/fs.h>.
+const FREEZE: libc::Ioctl = 0xc004_5877;
+const THAW: libc::Ioctl = 0xc004_5878;
 
 /// A vsock listener on every address of this guest.
 pub fn vsock_listen(port: u32) -> io::Result<OwnedFd> {

@@ -7,7 +7,7 @@ use tine_guest_agent::fields::{FieldError, Fields};
 
 use super::fault::{Fault, Reply, done, json};
 use super::routes::{Call, Owner, Route};
-use super::{KNOWN_API_VERSION, known_devices as devices};
+use super::{KNOWN_API_VERSION, known_devices as devices, known_snapshot as snapshot};
 use crate::control::settings::{
     BootSource, Change, Drive, DrivePatch, Entropy, FullConfig, LoggerSettings, MachinePatch,
     MachineSettings, MetricsSettings, Serial, Vsock,
@@ -57,8 +57,8 @@ pub const ROUTES: &[Route] = &[
     route!("PUT" "/mmds" devices::put_mmds),
     route!("PATCH" "/mmds" devices::patch_mmds),
     route!("PUT" "/mmds/config" devices::put_mmds_config),
-    route!("PUT" "/snapshot/create" devices::create_snapshot),
-    route!("PUT" "/snapshot/load" devices::load_snapshot),
+    route!("PUT" "/snapshot/create" snapshot::create),
+    route!("PUT" "/snapshot/load" snapshot::load),
 ];
 
 async fn instance(call: Call) -> Reply {

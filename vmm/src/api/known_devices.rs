@@ -12,12 +12,6 @@ use super::routes::Call;
 use crate::control::settings::{self, Change, Interface, InterfacePatch};
 use crate::control::{Access, Refusal};
 
-fn missing(what: &str) -> Reply {
-    Err(Fault::bad_request(format_args!(
-        "{what} is not supported by this version"
-    )))
-}
-
 fn access(call: &Call) -> Result<Access, Fault> {
     let access = call.app.handle.status().access;
     access.ok_or_else(|| Refusal::BeforeStart.into())
@@ -169,34 +163,4 @@ pub async fn put_mmds_config(call: Call) -> Reply {
     let change = Change::Mmds(settings);
     call.app.handle.configure(change).await?;
     done()
-}
-
-pub async fn create_snapshot(call: Call) -> Reply {
-    let mut fields = call.fields()?;
-    let _: String = fields.required("snapshot_path")?;
-    let _: String = fields.required("mem_file_path")?;
-    let kind: Option<String> = fields.optional("snapshot_type")?;
-    fields.finish()?;
-    match kind.as_deref() {
-        None | Some("Full" | "Diff") => missing("a snapshot"),
-        Some(_) => Err(FieldError::new("snapshot_type", "must be Full or Diff").into()),
-    }
-}
-
-pub async fn load_snapshot(call: Call) -> Reply {
-    let mut fields = call.fields()?;
-    let _: String = fields.required("snapshot_path")?;
-    let file: Option<String> = fields.optional("mem_file_path")?;
-    let backend: Option<Value> = fields.optional("mem_backend")?;
-    for name in ["enable_diff_snapshots", "track_dirty_pages", "resume_vm"] {
-        let _: Option<bool> = fields.optional(name)?;
-    }
-    let _: Option<Vec<Value>> = fields.optional("network_overrides")?;
-    let _: Option<Value> = fields.optional("vsock_override")?;
-    fields.finish()?;
-    if file.is_some() == backend.is_some() {
-        let words = "one of `mem_backend` and `mem_file_path` has to be there";
-        return Err(FieldError::new("mem_backend", words).into());
-    }
-    missing("a snapshot")
 }

@@ -4,7 +4,9 @@ use tine_guest_agent::hello::Hello;
 use tokio::sync::oneshot;
 
 use super::handle::Permit;
+use super::restore::RestoreRequest;
 use super::settings::{BadSettings, Change, DrivePatch, LoggerSettings, MetricsSettings};
+use super::snapshot::{SnapshotReply, SnapshotRequest};
 use super::state::State;
 use crate::machine::MachineError;
 use crate::vcpu::Ending;
@@ -88,6 +90,15 @@ pub(super) enum Command {
     FlushMetrics(Reply),
     /// Change the machine's life.
     Change(Lifecycle, Permit, Reply),
+    /// Take a snapshot.
+    Snapshot(SnapshotRequest, Permit, SnapshotReply),
+    /// A snapshot that the machine was to end with is there, or could not be written.
+    Snapshotted {
+        /// It is there.
+        whole: bool,
+    },
+    /// Make the machine of a snapshot.
+    Restore(Box<RestoreRequest>, Permit, Reply),
     /// Change a drive of a running machine.
     Drive(DrivePatch, Reply),
     /// Ask the guest to reboot, as Ctrl-Alt-Del does.

@@ -6,12 +6,14 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use tine_devices::mmds::Mmds;
+use tine_guest_agent::refresh::Refresh;
 
 use super::command::{Command, Lifecycle, Refusal, Reply};
 use super::deletion::{Deletion, Times};
 use super::handle::{Handle, Identity, Shared};
 use super::recorder::{self, RecordError, Recorder};
 use super::settings::{Change, LoggerSettings, MetricsSettings, MmdsSettings, Settings};
+use super::snapshot::Writing;
 use super::state::State;
 use crate::logger::{self, Level};
 use crate::machine::Machine;
@@ -58,6 +60,12 @@ pub struct Controller {
     /// When a guest that was asked to switch itself off is ended.
     pub(super) patience: Option<Instant>,
     pub(super) metered: Instant,
+    /// How often the machine's line was restored or forked.
+    pub(super) generation: u64,
+    /// What the agent of a restored guest is told as soon as that runs.
+    pub(super) refresh: Option<Refresh>,
+    /// The last snapshot.
+    pub(super) writing: Option<Writing>,
 }
 
 impl Controller {
@@ -89,6 +97,9 @@ impl Controller {
             asked_to_end: false,
             patience: None,
             metered: Instant::now(),
+            generation: 0,
+            refresh: None,
+            writing: None,
         };
         Ok(Ok((controller, handle)))
     }
@@ -169,6 +180,18 @@ impl Controller {
                 drop(permit);
                 answer(reply, result)
             }
+            Command::Snapshot(request, permit, reply) => {
+                self.snapshot(request, reply);
+                // It is being written; the machine can be paused and resumed meanwhile.
+                drop(permit);
+                None
+            }
+            Command::Snapshotted { whole } => self.snapshotted(whole),
+            Command::Restore(request, permit, reply) => {
+                let result = self.restore(&request);
+                drop(permit);
+                answer(reply, result)
+            }
             Command::Drive(patch, reply) => answer(reply, self.update_drive(&patch)),
             Command::CtrlAltDel(reply) => answer(reply, self.ctrl_alt_del()),
             Command::Hello(hello) => {
@@ -188,12 +211,8 @@ impl Controller {
             }
             Command::BadHello(reason) => {
                 logger::log(Level::Warning, &reason);
-                self.shared.status.send_modify(|status| {
-                    if status.state == State::Starting {
-                        status.reason = Some(reason);
-                    }
-                });
-                None
+                // Whoever waits for such a guest to be running would wait for ever.
+                (self.state() == State::Starting).then(|| self.over(State::Failed, &reason))
             }
             Command::Release => Some(self.release()),
             Command::Ended(ending) => Some(self.ended(&ending)),

@@ -50,6 +50,10 @@ impl Controller {
         if self.shared.deletion.times().is_some() {
             return self.release();
         }
+        // A snapshot that was begun is finished: whoever asked for it wants it all the more now.
+        if let Some(writing) = self.writing.take() {
+            writing.finish(false);
+        }
         let figures = Handle(self.shared.clone()).figures();
         self.shared.go(state, Some(reason.to_owned()));
         self.machine = None;
@@ -64,6 +68,9 @@ impl Controller {
     /// Releases everything after a deletion was accepted.
     pub(super) fn release(&mut self) -> Outcome {
         let figures: Figures = Handle(self.shared.clone()).figures();
+        if let Some(writing) = self.writing.take() {
+            writing.finish(true);
+        }
         let accepted = self.shared.deletion.times();
         self.recorder
             .record(State::Deleting.word(), None, figures, accepted);

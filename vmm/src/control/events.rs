@@ -1,5 +1,6 @@
 //! What happens to a machine, for those who follow it.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -35,6 +36,27 @@ pub enum Event {
         /// In words.
         message: String,
     },
+    /// A snapshot is written.
+    Snapshot {
+        /// When.
+        at: String,
+        /// Its directory.
+        path: PathBuf,
+        /// `writing`, `done` or `failed`.
+        stage: &'static str,
+        /// The snapshot's id, when it is done.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+        /// Bytes written so far.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        done_bytes: Option<u64>,
+        /// Bytes to be written in all.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        total_bytes: Option<u64>,
+        /// Why it failed.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
     /// The subscriber was too slow.
     Lost {
         /// How many events it missed.
@@ -53,6 +75,37 @@ impl Event {
     pub fn warning(kind: &'static str, message: String) -> Self {
         let at = now();
         Event::Warning { at, kind, message }
+    }
+
+    /// How far a snapshot is, now.
+    pub fn progress(path: &Path, done: u64, total: u64) -> Self {
+        Event::Snapshot {
+            at: now(),
+            path: path.to_owned(),
+            stage: "writing",
+            id: None,
+            done_bytes: Some(done),
+            total_bytes: Some(total),
+            reason: None,
+        }
+    }
+
+    /// What became of a snapshot, now.
+    pub fn snapshot(
+        path: &Path,
+        stage: &'static str,
+        id: Option<&str>,
+        reason: Option<String>,
+    ) -> Self {
+        Event::Snapshot {
+            at: now(),
+            path: path.to_owned(),
+            stage,
+            id: id.map(str::to_owned),
+            done_bytes: None,
+            total_bytes: None,
+            reason,
+        }
     }
 
     /// Nothing happens after it.

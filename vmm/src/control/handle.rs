@@ -12,7 +12,9 @@ use super::command::{Command, Lifecycle, Refusal, Reply};
 use super::deletion::{Deletion, Times};
 use super::events::{Event, EventStream, Events};
 use super::metrics::Counters;
+use super::restore::RestoreRequest;
 use super::settings::{Change, DrivePatch, LoggerSettings, MetricsSettings};
+use super::snapshot::{SnapshotRequest, Taken};
 use super::state::{State, Status};
 
 /// What names a machine.
@@ -211,6 +213,22 @@ impl Handle {
     pub async fn change(&self, what: Lifecycle) -> Result<(), Refusal> {
         let permit = self.0.begin(what.word())?;
         self.ask(|reply| Command::Change(what, permit, reply)).await
+    }
+
+    /// Takes a snapshot, and answers when it is whole and durable. Once begun it goes on, whether
+    /// or not anybody waits for it.
+    pub async fn snapshot(&self, request: SnapshotRequest) -> Result<Taken, Refusal> {
+        let permit = self.0.begin("snapshot")?;
+        let (reply, answer) = oneshot::channel();
+        self.0.tell(Command::Snapshot(request, permit, reply));
+        answer.await.unwrap_or(Err(Refusal::Gone))
+    }
+
+    /// Makes the machine of a snapshot.
+    pub async fn restore(&self, request: RestoreRequest) -> Result<(), Refusal> {
+        let permit = self.0.begin("restore")?;
+        self.ask(|reply| Command::Restore(Box::new(request), permit, reply))
+            .await
     }
 
     /// Changes a drive of a running machine.

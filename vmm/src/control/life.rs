@@ -77,7 +77,7 @@ impl Controller {
         if self.shared.go(next, None) {
             self.record(next.word(), None);
         }
-        Ok(())
+        self.refresh_guest()
     }
 
     pub(super) fn ctrl_alt_del(&mut self) -> Result<(), Refusal> {
@@ -110,7 +110,7 @@ impl Controller {
 }
 
 /// Waits for the agent on a thread of its own, which lives as long as the process.
-fn listen_for_agent(machine: &Machine, shared: Arc<Shared>) -> Result<(), Refusal> {
+pub(super) fn listen_for_agent(machine: &Machine, shared: Arc<Shared>) -> Result<(), Refusal> {
     let hellos = Hellos::listen(machine.vsock())
         .map_err(|err| Refusal::failed("listen for the agent", err))?;
     let wait = move || {

@@ -17,7 +17,9 @@ mod handle;
 mod life;
 mod metrics;
 mod recorder;
+mod restore;
 pub mod settings;
+mod snapshot;
 mod state;
 
 pub use access::{Access, Figures};
@@ -28,4 +30,6 @@ pub use events::{Event, EventStream, Line};
 pub use handle::{Accepted, Handle, Identity};
 pub use metrics::{Counters, Sample, samples};
 pub use recorder::RecordError;
+pub use restore::RestoreRequest;
+pub use snapshot::{SnapshotRequest, Taken};
 pub use state::{State, Status};

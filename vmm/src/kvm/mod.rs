@@ -1,5 +1,7 @@
 //! KVM's virtual machine: creation, memory slots, interrupt and notification wiring.
 
+mod state;
+
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use crate::layout;
 use crate::memory::MachineMemory;
+pub use state::VmState;
 
 /// What KVM refused.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +41,9 @@ pub enum KvmError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A saved state that a machine cannot go on from here.
+    #[error("the saved state cannot be used: {0}")]
+    State(String),
 }
 
 /// Names a failed call.
@@ -93,6 +99,13 @@ impl Host {
         self.kvm
             .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
             .map_err(failed("tell the supported CPU features"))
+    }
+
+    /// The model-specific registers that this KVM keeps for a guest.
+    pub fn msr_indices(&self) -> Result<Vec<u32>, KvmError> {
+        let list = self.kvm.get_msr_index_list();
+        let list = list.map_err(failed("list the model-specific registers"))?;
+        Ok(list.as_slice().to_vec())
     }
 
     /// A virtual machine over `memory`, with interrupt controllers, and nothing else.

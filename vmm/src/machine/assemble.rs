@@ -4,34 +4,33 @@
 use std::sync::{Arc, Mutex};
 
 use kvm_ioctls::VcpuFd;
-use tine_devices::bus::Bus;
-use tine_devices::irq::IrqLine;
-use tine_devices::legacy::i8042::{I8042, I8042_PORT, I8042_PORTS};
-use tine_devices::legacy::power::{SLEEP_PORTS, SleepRegisters};
-use tine_devices::legacy::serial::{COM1_PORT, COM1_PORTS, Serial};
-use tine_devices::virtio::balloon::{Balloon, MappedMemory};
+use tine_devices::virtio::balloon::Balloon;
 use tine_devices::virtio::block::Block;
-use tine_devices::virtio::events::DeviceEvents;
-use tine_devices::virtio::mmio::{MMIO_LEN, MmioTransport, QUEUE_NOTIFY};
 use tine_devices::virtio::net::Net;
 use tine_devices::virtio::rng::Rng;
 use tine_devices::virtio::vsock::Vsock;
-use tine_devices::virtio::{Interrupt, VirtioDevice};
+use tine_snapshot::section::Section;
 
-use super::boot_timer::{BOOT_TIMER_LEN, BootTimer};
 use super::drives::Drive;
 use super::event_loop::EventLoop;
-use super::{Machine, MachineError};
+use super::parts::Devices;
+use super::{Machine, MachineError, generation, restore};
 use crate::arch::x86_64::acpi::{self, MmioDevice};
 use crate::arch::x86_64::{cpuid, regs};
 use crate::boot::{self, BootError, BootSource, Entry, cmdline};
 use crate::config::{ConsoleConfig, MachineConfig};
-use crate::console::{Console, ConsoleTail};
 use crate::host::HostKind;
 use crate::kvm::{Host, KvmError, Vm};
-use crate::layout;
-use crate::memory::MachineMemory;
-use crate::vcpu::{self, Buses, Emulator, Ending, OnEnd, VcpuThread};
+use crate::memory::{Image, MachineMemory};
+use crate::vcpu::{self, Emulator, Ending, OnEnd, VcpuThread};
+
+/// What a machine begins with.
+enum Origin<'a> {
+    /// A kernel.
+    Boot,
+    /// What another machine had come to.
+    Snapshot(Image, &'a [Section]),
+}
 
 impl Machine {
     /// Makes the machine that `config` describes. Its guest does not run yet: see
@@ -40,45 +39,87 @@ impl Machine {
         config: &MachineConfig,
         on_end: impl Fn(Ending) + Send + Sync + 'static,
     ) -> Result<Self, MachineError> {
+        Self::make(config, Origin::Boot, Arc::new(on_end))
+    }
+
+    /// Makes a machine of `config` that goes on where another one was when `memory` and `sections`
+    /// were taken from it. They may say anything: what cannot be is refused. Its guest does not run
+    /// yet.
+    pub fn restore(
+        config: &MachineConfig,
+        memory: Image,
+        sections: &[Section],
+        on_end: impl Fn(Ending) + Send + Sync + 'static,
+    ) -> Result<Self, MachineError> {
+        Self::make(config, Origin::Snapshot(memory, sections), Arc::new(on_end))
+    }
+
+    fn make(
+        config: &MachineConfig,
+        origin: Origin<'_>,
+        on_end: OnEnd,
+    ) -> Result<Self, MachineError> {
         config.check()?;
-        let on_end: OnEnd = Arc::new(on_end);
         let os = |action| move |source| MachineError::Os { action, source };
         vcpu::install_kick_handler().map_err(os("handle the vCPU signal"))?;
         let host = Host::open()?;
         check_vcpus(&host, config.vcpus)?;
         let drives = open_drives(config)?;
         let nets = open_interfaces(config)?;
-        let memory = MachineMemory::create(config.memory)?;
+        let (memory, saved) = match origin {
+            Origin::Boot => (MachineMemory::create(config.memory)?, None),
+            Origin::Snapshot(image, sections) => {
+                restore::check_memory(config, &image)?;
+                (MachineMemory::map(image)?, Some(sections))
+            }
+        };
         let vm = host.create_vm(&memory)?;
 
-        let mut devices = Devices::new(&vm, &memory);
-        let console_tail = devices.add_legacy(config, &on_end)?;
+        let mut devices = Devices::new(&vm, &memory, config, &on_end)?;
         let mut drive_handles = Vec::with_capacity(drives.len());
         for (block, drive) in drives.into_iter().zip(&config.drives) {
             let (stats, limiter) = (block.stats().clone(), block.rate_limiter().clone());
-            let transport = devices.add_virtio(Box::new(block))?;
+            let transport = devices.add_virtio(format!("drive/{}", drive.id), Box::new(block))?;
             drive_handles.push(Drive::new(&drive.id, stats, limiter, transport));
         }
         let mut interfaces = Vec::with_capacity(nets.len());
         for (net, interface) in nets.into_iter().zip(&config.interfaces) {
             interfaces.push((interface.id.clone(), net.handle()));
-            devices.add_virtio(Box::new(net))?;
+            devices.add_virtio(format!("net/{}", interface.id), Box::new(net))?;
         }
         let mut balloon = None;
         if let Some(config) = &config.balloon {
-            let device = Balloon::new(config, Arc::new(MappedMemory::new()))?;
+            let device = Balloon::new(config, memory.reclaim())?;
             balloon = Some(device.handle());
-            devices.add_virtio(Box::new(device))?;
+            devices.add_virtio("balloon".to_owned(), Box::new(device))?;
         }
         let (vsock_device, vsock) = Vsock::new(&config.vsock)?;
-        devices.add_virtio(Box::new(vsock_device))?;
-        devices.add_virtio(Box::new(Rng::new()?))?;
+        devices.add_virtio("vsock".to_owned(), Box::new(vsock_device))?;
+        devices.add_virtio("rng".to_owned(), Box::new(Rng::new()?))?;
 
         let kind = HostKind::detect();
-        let entry = load(config, kind, &memory, &devices.places)?;
-        let vcpus = create_vcpus(&host, &vm, config.vcpus, &entry)?;
+        let (vcpus, clock) = match saved {
+            None => {
+                let entry = load(config, kind, &memory, &devices.places)?;
+                (create_vcpus(&host, &vm, config.vcpus, &entry)?, None)
+            }
+            Some(sections) => {
+                let (vcpus, clock) = restore::vcpus(&vm, config.vcpus, sections)?;
+                // After the interrupt controllers: devices may interrupt at once.
+                devices.parts.restore(sections)?;
+                (vcpus, Some(clock))
+            }
+        };
+        generation::renew(&memory.regions)?;
+        if saved.is_some() {
+            generation::announce(&vm)?;
+        }
         let Devices {
-            buses, subscribers, ..
+            buses,
+            subscribers,
+            parts,
+            console_tail,
+            ..
         } = devices;
         let buses = Arc::new(buses);
         let emulator = match kind {
@@ -95,7 +136,12 @@ impl Machine {
             drives: drive_handles,
             interfaces,
             balloon,
-            _vm: vm,
+            parts,
+            memory,
+            config: config.clone(),
+            clock: Mutex::new(clock),
+            host,
+            vm,
         };
         for (index, fd) in (0..).zip(vcpus) {
             let vcpu =
@@ -141,95 +187,6 @@ fn open_interfaces(config: &MachineConfig) -> Result<Vec<Net>, MachineError> {
             }
         })
         .collect()
-}
-
-/// The devices of a machine under construction.
-struct Devices<'a> {
-    vm: &'a Vm,
-    memory: &'a MachineMemory,
-    buses: Buses,
-    /// What the ACPI tables have to tell of the virtio devices.
-    places: Vec<MmioDevice>,
-    subscribers: Vec<Box<dyn event_manager::MutEventSubscriber + Send>>,
-}
-
-impl<'a> Devices<'a> {
-    fn new(vm: &'a Vm, memory: &'a MachineMemory) -> Self {
-        let buses = Buses {
-            ports: Bus::new(),
-            mmio: Bus::new(),
-        };
-        Self {
-            vm,
-            memory,
-            buses,
-            places: Vec::new(),
-            subscribers: Vec::new(),
-        }
-    }
-
-    fn add_legacy(
-        &mut self,
-        config: &MachineConfig,
-        on_end: &OnEnd,
-    ) -> Result<ConsoleTail, MachineError> {
-        let console = Console::open(&config.console).map_err(|source| {
-            let path = match &config.console {
-                ConsoleConfig::File(path) => path.clone(),
-                _ => "standard output".into(),
-            };
-            MachineError::Console { path, source }
-        })?;
-        let tail = console.tail();
-        let serial = Serial::new(self.vm.irq_line(layout::COM1_GSI)?, console);
-        self.buses
-            .ports
-            .insert(COM1_PORT, COM1_PORTS, Arc::new(Mutex::new(serial)))?;
-        let end = on_end.clone();
-        let i8042 = I8042::new(move || end(Ending::Reset));
-        self.buses
-            .ports
-            .insert(I8042_PORT, I8042_PORTS, Arc::new(Mutex::new(i8042)))?;
-        let end = on_end.clone();
-        let sleep = SleepRegisters::new(move || end(Ending::PowerOff));
-        let port = u64::from(layout::ACPI_SLEEP_PORT);
-        self.buses
-            .ports
-            .insert(port, SLEEP_PORTS, Arc::new(Mutex::new(sleep)))?;
-        if config.boot_timer {
-            let timer = Arc::new(Mutex::new(BootTimer::start()));
-            self.buses
-                .mmio
-                .insert(layout::BOOT_TIMER, BOOT_TIMER_LEN, timer)?;
-        }
-        Ok(tail)
-    }
-
-    fn add_virtio(
-        &mut self,
-        device: Box<dyn VirtioDevice>,
-    ) -> Result<Arc<Mutex<MmioTransport>>, MachineError> {
-        let slot = self.places.len();
-        let place = MmioDevice {
-            addr: layout::VIRTIO_MMIO + slot as u64 * MMIO_LEN,
-            gsi: layout::VIRTIO_GSIS.start + slot as u32,
-        };
-        let line: Arc<dyn IrqLine> = self.vm.irq_line(place.gsi)?;
-        let interrupt = Arc::new(Interrupt::new(line));
-        let transport = MmioTransport::new(device, self.memory.regions.clone(), interrupt)?;
-        for (queue, event) in (0..).zip(transport.queue_events()) {
-            self.vm
-                .notify_on_write(event, place.addr + QUEUE_NOTIFY, queue)?;
-        }
-        let transport = Arc::new(Mutex::new(transport));
-        self.subscribers
-            .push(Box::new(DeviceEvents::new(transport.clone())));
-        self.buses
-            .mmio
-            .insert(place.addr, MMIO_LEN, transport.clone())?;
-        self.places.push(place);
-        Ok(transport)
-    }
 }
 
 /// Writes everything that the guest finds in memory at its first instruction.

@@ -2,31 +2,42 @@
 
 mod assemble;
 mod boot_timer;
+mod capture;
 mod drives;
 mod event_loop;
+mod generation;
+mod parts;
+mod restore;
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Mutex;
 
-use tine_devices::bus::BusError;
+use tine_devices::bus::{BusError, lock};
+use tine_devices::state::RestoreError;
 use tine_devices::virtio::balloon::{BalloonError, BalloonHandle};
 use tine_devices::virtio::block::BlockError;
 use tine_devices::virtio::mmio::TransportError;
 use tine_devices::virtio::net::{NetError, NetHandle};
 use tine_devices::virtio::rng::RngError;
 use tine_devices::virtio::vsock::{VsockError, VsockHandle};
+use tine_snapshot::section::SectionError;
+use vm_memory::{Bytes, GuestAddress};
 
 use crate::arch::x86_64::acpi::TablesTooLarge;
 use crate::boot::BootError;
 use crate::boot::cmdline::CmdlineError;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, MachineConfig};
 use crate::console::ConsoleTail;
-use crate::kvm::{KvmError, Vm};
-use crate::memory::MemoryError;
+use crate::kvm::{Host, KvmError, Vm, VmState};
+use crate::logger::{self, Level};
+use crate::memory::{MachineMemory, MemoryError};
 use crate::vcpu::{VcpuThread, Wish};
+pub use capture::{Capture, CaptureError};
 use drives::Drive;
 pub use drives::DriveError;
 use event_loop::EventLoop;
+use parts::Parts;
 
 /// Virtio devices that every machine has: vsock and rng.
 pub(crate) const BUILT_IN_DEVICES: usize = 2;
@@ -89,6 +100,20 @@ pub enum MachineError {
     /// Too many devices for the ACPI tables.
     #[error(transparent)]
     Acpi(#[from] TablesTooLarge),
+    /// A snapshot's section cannot be used.
+    #[error(transparent)]
+    Section(#[from] SectionError),
+    /// A device cannot go on from its saved state.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    /// The snapshot is of another machine than the configuration describes.
+    #[error("the snapshot is of a machine with {saved}, the configuration says {wanted}")]
+    Differs {
+        /// What the snapshot has.
+        saved: String,
+        /// What the configuration says.
+        wanted: String,
+    },
     /// A thread or an event could not be made.
     #[error("cannot {action}: {source}")]
     Os {
@@ -109,12 +134,24 @@ pub struct Machine {
     drives: Vec<Drive>,
     interfaces: Vec<(String, NetHandle)>,
     balloon: Option<BalloonHandle>,
-    _vm: Vm,
+    parts: Parts,
+    memory: MachineMemory,
+    config: MachineConfig,
+    /// Where a restored guest's clock stands until it runs.
+    clock: Mutex<Option<VmState>>,
+    host: Host,
+    vm: Vm,
 }
 
 impl Machine {
     /// Lets the guest run.
     pub fn resume(&self) {
+        if let Some(state) = lock(&self.clock).take()
+            && let Err(err) = state.start_clock(&self.vm)
+        {
+            // The guest's time then begins anew, which its programs may find odd, and no more.
+            logger::log(Level::Warning, err);
+        }
         self.vcpus.iter().for_each(|vcpu| vcpu.tell(Wish::Run));
     }
 
@@ -122,6 +159,16 @@ impl Machine {
     pub fn pause(&self) {
         self.vcpus.iter().for_each(|vcpu| vcpu.tell(Wish::Pause));
         self.vcpus.iter().for_each(VcpuThread::wait_still);
+    }
+
+    /// What it was made from.
+    pub fn config(&self) -> &MachineConfig {
+        &self.config
+    }
+
+    /// The 64-bit number at guest address `addr`; `None` where there is no memory.
+    pub fn read_memory(&self, addr: u64) -> Option<u64> {
+        self.memory.regions.read_obj(GuestAddress(addr)).ok()
     }
 
     /// The way to guest ports and from guest connections, inside this process.

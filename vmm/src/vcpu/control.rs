@@ -2,6 +2,8 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use kvm_ioctls::VcpuFd;
+
 /// What a vCPU is wanted to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
@@ -13,15 +15,29 @@ pub enum Wish {
     Stop,
 }
 
-#[derive(Debug)]
+/// Work on a vCPU that stands still.
+pub(super) type Task = Box<dyn FnOnce(&mut VcpuFd) + Send>;
+
+/// What a vCPU does next.
+pub(super) enum Next {
+    /// Run guest code.
+    Run,
+    /// Do this, standing still.
+    Task(Task),
+    /// End the thread.
+    Stop,
+}
+
 struct State {
     wish: Wish,
+    task: Option<Task>,
     /// Out of guest code: waiting, or ended.
     still: bool,
+    /// The thread has ended.
+    over: bool,
 }
 
 /// Shared between a vCPU's thread and the controller.
-#[derive(Debug)]
 pub(super) struct Control {
     state: Mutex<State>,
     changed: Condvar,
@@ -31,7 +47,9 @@ impl Default for Control {
     fn default() -> Self {
         let state = State {
             wish: Wish::Pause,
+            task: None,
             still: true,
+            over: false,
         };
         Self {
             state: Mutex::new(state),
@@ -65,16 +83,29 @@ impl Control {
         }
     }
 
+    /// The controller's side: gives a vCPU that was told to pause something to do there. Dropped
+    /// undone when the thread has ended, or ends.
+    pub fn give(&self, task: Task) {
+        let mut state = self.lock();
+        if !state.over {
+            state.task = Some(task);
+        }
+        self.changed.notify_all();
+    }
+
     /// The vCPU's side: waits while a pause is wanted, and returns what to do then.
     /// `before_run` is called under the lock before guest code is entered: a request to leave it
     /// that comes later is not lost.
-    pub fn next(&self, before_run: impl FnOnce()) -> Wish {
+    pub fn next(&self, before_run: impl FnOnce()) -> Next {
         let mut state = self.lock();
         loop {
             match state.wish {
                 Wish::Pause => {
                     state.still = true;
                     self.changed.notify_all();
+                    if let Some(task) = state.task.take() {
+                        return Next::Task(task);
+                    }
                     state = self
                         .changed
                         .wait(state)
@@ -83,9 +114,9 @@ impl Control {
                 Wish::Run => {
                     state.still = false;
                     before_run();
-                    return Wish::Run;
+                    return Next::Run;
                 }
-                Wish::Stop => return Wish::Stop,
+                Wish::Stop => return Next::Stop,
             }
         }
     }
@@ -100,7 +131,10 @@ struct StillOnDrop<'a>(&'a Control);
 
 impl Drop for StillOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.lock().still = true;
+        let mut state = self.0.lock();
+        state.still = true;
+        state.over = true;
+        state.task = None;
         self.0.changed.notify_all();
     }
 }

@@ -6,17 +6,18 @@
 mod control;
 mod emulate;
 mod exit;
+pub mod state;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
 use kvm_ioctls::VcpuFd;
 use tine_devices::bus::Bus;
 use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
 
-use control::Control;
 pub use control::Wish;
+use control::{Control, Next};
 pub use emulate::Emulator;
 use exit::{Outcome, RunPage};
 
@@ -62,6 +63,11 @@ pub fn install_kick_handler() -> std::io::Result<()> {
     extern "C" fn nothing(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
     register_signal_handler(SIGRTMIN(), nothing).map_err(Into::into)
 }
+
+/// A vCPU's thread has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the vCPU's thread has ended")]
+pub struct Gone;
 
 /// A vCPU on its thread.
 pub struct VcpuThread {
@@ -116,6 +122,20 @@ impl VcpuThread {
         self.control.wait_still();
     }
 
+    /// Has `work` done on the vCPU, which was told to pause and stands still, by its own thread.
+    /// Fails when that has ended.
+    pub fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut VcpuFd) -> T + Send + 'static,
+    ) -> Result<T, Gone> {
+        let (answer, result) = mpsc::sync_channel(1);
+        self.control.give(Box::new(move |vcpu| {
+            // Nobody waits any more only when the machine goes away.
+            let _ = answer.send(work(vcpu));
+        }));
+        result.recv().map_err(|_| Gone)
+    }
+
     /// Waits for the end of the thread, after it was told to stop.
     pub fn join(self) {
         // A panic has been reported by then; there is nothing to add.
@@ -135,7 +155,15 @@ fn run(
     if emulator.is_some() {
         Emulator::attach(vcpu);
     }
-    while control.next(|| exit::clear_request(vcpu)) == Wish::Run {
+    loop {
+        match control.next(|| exit::clear_request(vcpu)) {
+            Next::Run => {}
+            Next::Task(task) => {
+                task(vcpu);
+                continue;
+            }
+            Next::Stop => return,
+        }
         loop {
             match exit::run(vcpu, buses, emulator) {
                 Outcome::Handled => {}

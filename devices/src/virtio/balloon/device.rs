@@ -10,15 +10,20 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
+use tine_snapshot::section::{Section, SectionError};
 use virtio_bindings::virtio_ids::VIRTIO_ID_BALLOON;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
 use super::handle::{HintingWish, Shared, State};
 use super::hinting::Hinting;
 use super::queues::{F_DEFLATE_ON_OOM, F_FREE_PAGE_HINT, F_REPORTING, F_STATS_VQ, Queues};
+use super::state::BalloonState;
 use super::{BalloonConfig, BalloonCounters, BalloonError, BalloonHandle, MemoryReclaim};
 use crate::bus::lock;
-use crate::virtio::{ActivateError, Activation, VirtioDevice, read_config_bytes};
+use crate::state::RestoreError;
+use crate::virtio::{
+    ActivateError, Activation, QueuePlace, VirtioDevice, read_config_bytes, start_restored,
+};
 
 const QUEUE_SIZE: u16 = 128;
 /// Where the driver writes how many pages it has given away.
@@ -92,14 +97,6 @@ impl Balloon {
     /// What others may do to the balloon once it is behind its transport.
     pub fn handle(&self) -> BalloonHandle {
         BalloonHandle(self.shared.clone())
-    }
-
-    /// Puts all chains in hand back into their rings, as the rings' state is to be saved. The
-    /// device goes on by itself when it is told to work on its queues.
-    pub fn settle(&mut self) {
-        if let Some(queues) = &mut self.queues {
-            queues.settle();
-        }
     }
 
     /// Lets the timer run for the interval that is set, anew if that changed.
@@ -253,5 +250,35 @@ impl VirtioDevice for Balloon {
         state.hinting = Hinting::new();
         state.hinting_wish = None;
         state.stats = Default::default();
+    }
+
+    /// Puts the chain in hand back into its ring.
+    fn settle(&mut self) {
+        if let Some(queues) = &mut self.queues {
+            queues.settle();
+        }
+    }
+
+    fn queue_places(&self) -> Vec<QueuePlace> {
+        self.queues.iter().flat_map(Queues::places).collect()
+    }
+
+    fn save(&self, name: &str) -> Result<Section, SectionError> {
+        let state = lock(&self.shared.state);
+        Section::of(name, &BalloonState::of(self.features, &state))
+    }
+
+    fn restore(
+        &mut self,
+        section: &Section,
+        activation: Option<Activation>,
+    ) -> Result<(), RestoreError> {
+        let saved: BalloonState = section.decode()?;
+        saved.restore(section, self.features, &mut lock(&self.shared.state))?;
+        start_restored(self, section, activation)?;
+        if self.queues.is_some() && saved.restore_wishes(&mut lock(&self.shared.state)) {
+            self.wake();
+        }
+        Ok(())
     }
 }

@@ -4,6 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use serde::{Deserialize, Serialize};
+
 use super::hinting::Hinting;
 use super::{BalloonConfig, BalloonError, GuestMemoryStats, HintingStatus, PAGE};
 use crate::bus::lock;
@@ -54,7 +56,7 @@ pub(super) struct Shared {
 }
 
 /// What may be asked of hinting.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) enum HintingWish {
     /// A run, and whether the guest may use its pages again as soon as it has named all.
     Start(bool),

@@ -24,9 +24,10 @@ pub struct HintingStatus {
 #[derive(Debug)]
 pub(super) struct Hinting {
     pub status: HintingStatus,
-    last: u32,
+    /// The run that was started last.
+    pub last: u32,
     /// The driver gets its blocks back as soon as it has hinted at all.
-    acknowledge_on_stop: bool,
+    pub acknowledge_on_stop: bool,
 }
 
 impl Hinting {
@@ -62,6 +63,12 @@ impl Hinting {
             self.stop();
         }
         over
+    }
+
+    /// Whether the numbers are some that the calls above can lead to.
+    pub fn is_possible(&self) -> bool {
+        let host = self.status.host_cmd;
+        self.last >= FIRST - 1 && (host < FIRST || host == self.last)
     }
 
     /// Whether a hint that comes now is good.

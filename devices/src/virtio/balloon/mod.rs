@@ -30,6 +30,7 @@ mod hinting;
 mod pages;
 mod queues;
 mod reclaim;
+mod state;
 mod statistics;
 
 pub use config::{BalloonConfig, BalloonError};

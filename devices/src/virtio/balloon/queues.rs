@@ -9,7 +9,7 @@ use super::pages::{PageList, free_ranges, within};
 use super::{CHAINS_PER_EVENT, GuestMemoryStats, MemoryReclaim, PAGE};
 use crate::GuestMemory;
 use crate::bus::lock;
-use crate::virtio::{Activation, Chain, Interrupt, VirtQueue};
+use crate::virtio::{Activation, Chain, Interrupt, QueuePlace, VirtQueue};
 
 pub(super) const F_STATS_VQ: u64 = 1 << 1;
 pub(super) const F_DEFLATE_ON_OOM: u64 = 1 << 2;
@@ -112,6 +112,11 @@ impl Queues {
         queue.notify();
         self.queues.insert(index, (role, queue));
         share
+    }
+
+    /// Where the device is in each, from the first on.
+    pub fn places(&self) -> impl Iterator<Item = QueuePlace> {
+        self.queues.iter().map(|(_, queue)| queue.place())
     }
 
     /// Works on all queues.

@@ -20,6 +20,13 @@ pub trait MemoryReclaim: Send + Sync {
 /// * Mapped MAP_SHARED from a file: the range is punched out of the file.
 /// * Mapped in any other way: the pages of this process are dropped; what a file has there shows
 ///   through. The file itself, which may be an image that others use, is left alone.
+///
+/// So after a restore, and after a snapshot has frozen memory, a page that was given back does not
+/// read as zeroes: the guest finds there what it had in it at the snapshot. It is its own memory,
+/// and no driver may count on what such a page holds (sections 5.5.6 and 5.5.6.7; Linux does not
+/// report free pages to a device that promises nothing, where it relies on poison in them). What
+/// this process had written there is given back in full; the image's page stays in the page cache,
+/// which the host reclaims by itself.
 #[derive(Debug, Default)]
 pub struct MappedMemory {
     private: AtomicBool,
@@ -32,7 +39,8 @@ impl MappedMemory {
     }
 
     /// The regions are mapped privately over their file from now on, or are not any more: a
-    /// snapshot freezes the file. To be called with the devices stopped, before they go on.
+    /// snapshot freezes the file. To be called with the devices stopped, before they go on. Regions
+    /// that were made as private ones, over a snapshot's memory, need no such call.
     pub fn set_private(&self, private: bool) {
         self.private.store(private, Ordering::SeqCst);
     }

@@ -24,7 +24,14 @@ macro_rules! statistics {
         }
 
         impl GuestMemoryStats {
-            fn set(&mut self, tag: u16, value: u64) {
+            /// What is told, by its tag.
+            pub(super) fn to_list(self) -> Vec<(u16, u64)> {
+                let all = [$(($tag, self.$name)),*];
+                let told = all.into_iter();
+                told.filter_map(|(tag, value)| Some((tag, value?))).collect()
+            }
+
+            pub(super) fn set(&mut self, tag: u16, value: u64) {
                 match tag {
                     $($tag => self.$name = Some(value),)*
                     _ => {}

@@ -10,11 +10,18 @@ use virtio_bindings::virtio_blk::*;
 use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
+use tine_snapshot::section::{Section, SectionError};
+
 use super::disk::Disk;
 use super::plan::MAX_RANGE_SECTORS;
+use super::state::BlockState;
 use super::{Backend, BlockConfig, BlockError, BlockStats, Cache, RawFile, SECTOR, sys};
 use crate::rate::RateLimiter;
-use crate::virtio::{ActivateError, Activation, VirtQueue, VirtioDevice, read_config_bytes};
+use crate::state::RestoreError;
+use crate::virtio::{
+    ActivateError, Activation, QueuePlace, VirtQueue, VirtioDevice, read_config_bytes,
+    start_restored,
+};
 
 /// Entries of the queue, and so the most requests in flight.
 pub const QUEUE_SIZE: u16 = 128;
@@ -26,10 +33,10 @@ const DISCARD_ALIGNMENT: u32 = 8;
 
 /// A drive.
 pub struct Block<B: Backend = RawFile> {
-    disk: Disk<B>,
+    pub(super) disk: Disk<B>,
     /// There while the device is active.
     queue: Option<VirtQueue>,
-    limiter: RateLimiter,
+    pub(super) limiter: RateLimiter,
     /// The limiter keeps requests back in the queue.
     limited: bool,
     /// Readable when the backend or the limiter has something to say.
@@ -43,14 +50,17 @@ impl Block<RawFile> {
     }
 
     /// Goes on with another image, or with the same one and the size that it has by now. What is
-    /// in flight ends first. Only `config`'s path matters: the rest stays as it was, also when the
-    /// image cannot be opened. The driver has to be told that the configuration space has changed.
+    /// in flight ends first; nothing new is begun before the event loop's next turn, so a settled
+    /// device is one afterwards. Only `config`'s path matters: the rest stays as it was, also when
+    /// the image cannot be opened. If the size is another, the driver has to be told that the
+    /// configuration space has changed.
     pub fn replace(&mut self, config: &BlockConfig) -> Result<(), BlockError> {
         let next = self.disk.backend.prepare(config)?;
         self.settle();
         self.disk.backend.replace(next);
         // Requests may have come while nothing was taken.
-        self.process_queue(0);
+        self.disk.stalled = true;
+        let _ = self.disk.backend.event().write(1);
         Ok(())
     }
 }
@@ -87,20 +97,6 @@ impl<B: Backend> Block<B> {
     /// What the drive is made of.
     pub fn backend(&self) -> &B {
         &self.disk.backend
-    }
-
-    /// Waits for everything in flight and hands it back to the driver; takes nothing new.
-    fn settle(&mut self) {
-        let Some(queue) = &mut self.queue else { return };
-        loop {
-            self.disk.quiet();
-            self.disk.backend.start();
-            self.disk.complete(queue);
-            if self.disk.is_idle() {
-                return;
-            }
-            sys::wait(self.disk.backend.event());
-        }
     }
 
     fn config_space(&self) -> [u8; 60] {
@@ -215,6 +211,37 @@ impl<B: Backend> VirtioDevice for Block<B> {
         self.limiter.quiet();
         self.disk.quiet();
         self.queue = None;
+    }
+
+    /// Waits for everything in flight and hands it back to the driver; takes nothing new.
+    fn settle(&mut self) {
+        let Some(queue) = &mut self.queue else { return };
+        loop {
+            self.disk.quiet();
+            self.disk.backend.start();
+            self.disk.complete(queue);
+            if self.disk.is_idle() {
+                return;
+            }
+            sys::wait(self.disk.backend.event());
+        }
+    }
+
+    fn queue_places(&self) -> Vec<QueuePlace> {
+        self.queue.iter().map(VirtQueue::place).collect()
+    }
+
+    fn save(&self, name: &str) -> Result<Section, SectionError> {
+        Section::of(name, &BlockState::of(self))
+    }
+
+    fn restore(
+        &mut self,
+        section: &Section,
+        activation: Option<Activation>,
+    ) -> Result<(), RestoreError> {
+        section.decode::<BlockState>()?.restore(section, self)?;
+        start_restored(self, section, activation)
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Disk<B> {
     pub backend: B,
     pub read_only: bool,
     pub cache: Cache,
-    serial: [u8; 20],
+    pub serial: [u8; 20],
     /// The driver does not know of flushes.
     pub durable: bool,
     pub stats: Arc<BlockStats>,

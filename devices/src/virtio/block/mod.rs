@@ -22,6 +22,7 @@ mod disk;
 mod plan;
 mod raw;
 mod request;
+mod state;
 mod stats;
 mod sys;
 

@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tine_snapshot::section::{Section, SectionError};
 use virtio_bindings::virtio_ids::VIRTIO_ID_NET;
 use virtio_bindings::virtio_net::*;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
@@ -12,11 +13,14 @@ use super::control;
 use super::events::Events;
 use super::handle::{NetHandle, Shared};
 use super::rx::{Pause, Rx};
+use super::state::NetState;
 use super::tx::Tx;
 use super::{Backend, Detour, NetConfig, NetError, NetStats, Offloads, Tap};
 use crate::rate::RateLimiter;
+use crate::state::RestoreError;
 use crate::virtio::{
-    ActivateError, Activation, Interrupt, VirtQueue, VirtioDevice, read_config_bytes,
+    ActivateError, Activation, Interrupt, QueuePlace, VirtQueue, VirtioDevice, read_config_bytes,
+    start_restored,
 };
 
 /// Entries of each queue of frames.
@@ -30,20 +34,20 @@ const QUEUE_SIZES: &[u16] = &[QUEUE_SIZE, QUEUE_SIZE, 64];
 /// A network interface.
 pub struct Net<B: Backend = Tap> {
     backend: B,
-    mac: Option<[u8; 6]>,
-    mtu: Option<u16>,
+    pub(super) mac: Option<[u8; 6]>,
+    pub(super) mtu: Option<u16>,
     detour: Option<Box<dyn Detour>>,
     events: Events,
-    handle: NetHandle,
+    pub(super) handle: NetHandle,
     /// The driver was asked to announce itself and has not said that it did.
-    announcing: bool,
+    pub(super) announcing: bool,
     /// There while the device is active.
-    active: Option<Active>,
+    pub(super) active: Option<Active>,
 }
 
-struct Active {
+pub(super) struct Active {
     rx: Rx,
-    tx: Tx,
+    pub(super) tx: Tx,
     control: VirtQueue,
     interrupt: Arc<Interrupt>,
     features: u64,
@@ -123,15 +127,6 @@ impl<B: Backend> Net<B> {
     /// What others may do to the interface once it is behind its transport.
     pub fn handle(&self) -> NetHandle {
         self.handle.clone()
-    }
-
-    /// Puts all chains in hand back into their rings, as the rings' state is to be saved; the
-    /// device goes on by itself with the next event. A frame that was on its way to the guest is
-    /// lost.
-    pub fn settle(&mut self) {
-        if let Some(active) = &mut self.active {
-            active.rx.give_back(&self.handle.stats);
-        }
     }
 
     fn work(&mut self, mut work: Work) {
@@ -334,5 +329,42 @@ impl<B: Backend + 'static> VirtioDevice for Net<B> {
             detour.reset();
         }
         self.events.quiet(self.backend.event());
+    }
+
+    /// Puts all chains in hand back into their rings. A frame that was on its way to the guest
+    /// arrives when the device goes on; a restored one does not get it.
+    fn settle(&mut self) {
+        if let Some(active) = &mut self.active {
+            active.rx.give_back();
+        }
+    }
+
+    fn queue_places(&self) -> Vec<QueuePlace> {
+        let places = |active: &Active| {
+            let queues = [active.rx.queue(), active.tx.queue(), &active.control];
+            queues.map(VirtQueue::place)
+        };
+        self.active.iter().flat_map(places).collect()
+    }
+
+    fn save(&self, name: &str) -> Result<Section, SectionError> {
+        Section::of(name, &NetState::of(self))
+    }
+
+    fn restore(
+        &mut self,
+        section: &Section,
+        activation: Option<Activation>,
+    ) -> Result<(), RestoreError> {
+        let state: NetState = section.decode()?;
+        state.restore(section, self)?;
+        start_restored(self, section, activation)?;
+        if let Some(active) = &mut self.active {
+            active.tx.paid = state.tx_paid;
+            self.announcing = state.announcing;
+            // The network has the guest at another port now.
+            self.handle.announce();
+        }
+        Ok(())
     }
 }

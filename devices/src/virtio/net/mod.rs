@@ -20,7 +20,7 @@
 //! * a frame is delivered whole or not at all; what does not fit is dropped and counted;
 //! * nothing is dropped for a rate limit or for want of buffers: it waits in the ring or the tap;
 //! * [`FRAMES_PER_EVENT`] frames are moved at most before other devices have their turn;
-//! * chains in hand are given back to the ring when the device stops, none is lost.
+//! * chains in hand are given back to the ring when the device comes to rest, none is lost.
 
 mod backend;
 mod buffers;
@@ -31,6 +31,7 @@ mod device;
 mod events;
 mod handle;
 mod rx;
+mod state;
 mod stats;
 mod tap;
 mod tx;

@@ -58,6 +58,8 @@ pub(super) struct Rx {
     room: RxRoom,
     mergeable: bool,
     frame: Option<Frame>,
+    /// The bytes of a frame whose chains were given back, and whether the limiter has no say.
+    kept: Option<(Vec<u8>, bool)>,
     /// The backend may have frames.
     pub ready: bool,
     /// Frames of the detour's were taken, see [`Self::take_detoured`].
@@ -71,10 +73,16 @@ impl Rx {
             room: RxRoom::new(activation.mem.clone()),
             mergeable,
             frame: None,
+            kept: None,
             // What the tap has from before the driver came makes no edge.
             ready: true,
             detoured: false,
         }
+    }
+
+    /// The queue itself.
+    pub fn queue(&self) -> &VirtQueue {
+        &self.queue
     }
 
     /// Whether frames of the detour's were taken since the last call.
@@ -95,10 +103,14 @@ impl Rx {
         pause
     }
 
-    /// Puts everything in hand back into the ring. A frame that was on its way is lost.
-    pub fn give_back(&mut self, stats: &NetStats) {
-        if self.frame.take().is_some() {
-            stats.rx_dropped.add(1);
+    /// Puts everything in hand back into the ring. A frame that was on its way is the next one that
+    /// the driver gets.
+    pub fn give_back(&mut self) {
+        if let Some(frame) = self.frame.take() {
+            let mut bytes = vec![0; frame.len];
+            let (buffers, _) = self.room.buffers();
+            buffers.copy_to(&mut bytes);
+            self.kept = Some((bytes, frame.free));
         }
         while self.room.pop().is_some() {
             self.queue.undo_pop();
@@ -159,18 +171,13 @@ impl Rx {
         chains: &mut usize,
         stats: &NetStats,
     ) -> Result<Frame, Pause> {
+        if let Some((bytes, free)) = self.kept.take() {
+            return Ok(self.place(&[], &bytes, free, chains, stats));
+        }
         if let Some(bytes) = detour.and_then(Detour::next_frame) {
             stats.detour_rx_frames.add(1);
             self.detoured = true;
-            let _ = self.fill(HEADER_LEN + bytes.len(), chains, stats);
-            let (buffers, covered) = self.room.buffers();
-            buffers.copy_from(0, &[0; HEADER_LEN]);
-            buffers.copy_from(HEADER_LEN, &bytes);
-            return Ok(Frame {
-                len: HEADER_LEN + bytes.len(),
-                covered,
-                free: true,
-            });
+            return Ok(self.place(&[0; HEADER_LEN], &bytes, true, chains, stats));
         }
         if !self.ready {
             return Err(Pause::Empty);
@@ -202,6 +209,23 @@ impl Rx {
                 }
             }
         }
+    }
+
+    /// Puts a frame of our own, in two parts, into the chains in hand.
+    fn place(
+        &mut self,
+        start: &[u8],
+        rest: &[u8],
+        free: bool,
+        chains: &mut usize,
+        stats: &NetStats,
+    ) -> Frame {
+        let len = start.len() + rest.len();
+        let _ = self.fill(len, chains, stats);
+        let (buffers, covered) = self.room.buffers();
+        buffers.copy_from(0, start);
+        buffers.copy_from(start.len(), rest);
+        Frame { len, covered, free }
     }
 
     /// Takes chains in hand, ahead for the longest frame; tells whether `want` bytes are there.

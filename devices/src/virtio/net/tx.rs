@@ -17,7 +17,7 @@ pub(super) struct Tx {
     queue: VirtQueue,
     frame: TxFrame,
     /// The limiter has let the next frame pass, and the backend has not.
-    paid: bool,
+    pub paid: bool,
     /// The detour has taken a frame, see [`Self::take_detoured`].
     detoured: bool,
 }
@@ -30,6 +30,11 @@ impl Tx {
             paid: false,
             detoured: false,
         }
+    }
+
+    /// The queue itself.
+    pub fn queue(&self) -> &VirtQueue {
+        &self.queue
     }
 
     /// Whether the detour has taken frames since the last call.

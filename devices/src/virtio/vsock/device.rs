@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tine_snapshot::section::{Section, SectionError};
 use virtio_bindings::virtio_ids::VIRTIO_ID_VSOCK;
 
 use super::clients::Clients;
@@ -14,11 +15,15 @@ use super::listener::Listener;
 use super::muxer::{Client, Muxer};
 use super::queues::{EVENT, QUEUE_SIZES, Queues, RX, TX};
 use super::reactor::{EVENTS_AT_ONCE, HANDLE, LISTENER, RESET, Reactor, Ready};
+use super::state::VsockState;
 use super::stats::VsockStats;
 use super::stream::connect_to;
 use super::{LIMITS, Limits, MIN_GUEST_CID, VsockConfig, VsockError};
+use crate::state::RestoreError;
 use crate::virtio::mmio::VIRTIO_RING_F_EVENT_IDX;
-use crate::virtio::{ActivateError, Activation, VirtioDevice, read_config_bytes};
+use crate::virtio::{
+    ActivateError, Activation, QueuePlace, VirtioDevice, read_config_bytes, start_restored,
+};
 
 /// When accepting fails for lack of descriptors, the next try comes after this.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -253,5 +258,32 @@ impl VirtioDevice for Vsock {
         }
         self.drop_connections();
         self.reactor.quiet();
+    }
+
+    fn settle(&mut self) {
+        // Packets are moved whole, and a chain without a use goes back at once.
+    }
+
+    fn queue_places(&self) -> Vec<QueuePlace> {
+        self.queues.iter().flat_map(Queues::places).collect()
+    }
+
+    fn save(&self, name: &str) -> Result<Section, SectionError> {
+        let last_host_port = self.muxer.last_host_port;
+        Section::of(name, &VsockState { last_host_port })
+    }
+
+    fn restore(
+        &mut self,
+        section: &Section,
+        activation: Option<Activation>,
+    ) -> Result<(), RestoreError> {
+        // Any number will do: ports are given out from where they can be.
+        self.muxer.last_host_port = section.decode::<VsockState>()?.last_host_port;
+        start_restored(self, section, activation)?;
+        if let Some(queues) = &mut self.queues {
+            queues.owe_transport_reset(&mut self.reactor);
+        }
+        Ok(())
     }
 }

@@ -40,6 +40,7 @@ mod muxer;
 mod packet;
 mod queues;
 mod reactor;
+mod state;
 mod stats;
 mod stream;
 #[cfg(test)]

@@ -42,7 +42,8 @@ pub struct Muxer {
     queue: VecDeque<Token>,
     /// Resets for connections that are no more, complete.
     resets: VecDeque<Header>,
-    last_host_port: u32,
+    /// Of the last connection that was made from the host.
+    pub last_host_port: u32,
     limits: Limits,
     stats: Arc<VsockStats>,
 }

@@ -13,7 +13,7 @@ use super::reactor::{RESET, Reactor};
 use super::stats::{Count, VsockStats};
 use super::{MAX_PACKET_LEN, PACKETS_PER_EVENT};
 use crate::GuestMemory;
-use crate::virtio::{ActivateError, Activation, Chain, VirtQueue};
+use crate::virtio::{ActivateError, Activation, Chain, QueuePlace, VirtQueue};
 
 /// The queue of packets to the guest.
 pub const RX: usize = 0;
@@ -27,7 +27,7 @@ pub const QUEUE_SIZES: &[u16] = &[128, 128, 64];
 
 /// The event that tells the driver that all connections are gone.
 const TRANSPORT_RESET: [u8; 4] = 0u32.to_le_bytes();
-/// A driver that does not offer its event buffers anew is not waited for longer than this.
+/// A driver that has no buffers for events is not waited for longer than this.
 const RESET_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The queues of a running driver.
@@ -145,10 +145,20 @@ impl Queues {
     /// Tells the driver that all connections are gone, as soon as it has a buffer for that, and
     /// sends nothing else until it has heard.
     pub fn transport_reset(&mut self, reactor: &mut Reactor) {
+        self.owe_transport_reset(reactor);
+        self.serve_events(reactor);
+    }
+
+    /// The same as soon as the driver has set up a buffer, or the device is told to look for one.
+    pub fn owe_transport_reset(&mut self, reactor: &mut Reactor) {
         self.reset_due = true;
         self.held = true;
         reactor.set_deadline(RESET, RESET_TIMEOUT);
-        self.serve_events(reactor);
+    }
+
+    /// Where the device is in each.
+    pub fn places(&self) -> [QueuePlace; 3] {
+        [&self.rx, &self.tx, &self.events].map(VirtQueue::place)
     }
 
     /// Sends the event that is due, if there is a buffer. All other buffers go back empty: the
@@ -180,9 +190,11 @@ impl Queues {
         }
     }
 
-    /// Goes on without having heard of the driver.
+    /// Goes on without having told the driver, which has no buffers for events. One that has been
+    /// told offers its buffers anew as soon as it runs: a restored machine may stand still, and then
+    /// what is sent before would be reset with all the rest.
     pub fn stop_waiting(&mut self) {
-        self.held = false;
+        self.held &= !self.reset_due;
     }
 }
 

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicI32;
 
 use tine_guest_agent::exec::ExecRequest;
+use tine_guest_agent::octets::Octets;
 
 use super::child::{self, Failure, Plan, Step};
 use super::users::User;
@@ -34,6 +35,7 @@ pub struct Refusal {
 /// Starts the command. Blocks until it runs.
 pub fn launch(
     request: &ExecRequest,
+    defaults: &BTreeMap<String, Octets>,
     stdio: [RawFd; 3],
     cgroup: Option<RawFd>,
     born: &AtomicI32,
@@ -42,7 +44,7 @@ pub fn launch(
         None => User::root(),
         Some(spec) => User::resolve(spec).map_err(|reason| refusal(NOT_EXECUTABLE, reason))?,
     };
-    let mut plan = plan(request, user, stdio, cgroup)?;
+    let mut plan = plan(request, defaults, user, stdio, cgroup)?;
     let mut result = child::start(&plan, born);
     if let Err(Failure {
         step: Step::Clone, ..
@@ -57,11 +59,12 @@ pub fn launch(
 
 fn plan(
     request: &ExecRequest,
+    defaults: &BTreeMap<String, Octets>,
     user: User,
     stdio: [RawFd; 3],
     cgroup: Option<RawFd>,
 ) -> Result<Plan, Refusal> {
-    let env = environment(request, &user);
+    let env = environment(request, defaults, &user);
     let path = env.get(b"PATH".as_slice()).cloned();
     let env = env
         .into_iter()
@@ -86,17 +89,25 @@ fn plan(
     })
 }
 
-fn environment(request: &ExecRequest, user: &User) -> BTreeMap<Vec<u8>, Vec<u8>> {
+/// The agent's own defaults, then those of the host (`defaults`), then the request's variables.
+fn environment(
+    request: &ExecRequest,
+    defaults: &BTreeMap<String, Octets>,
+    user: &User,
+) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut env = BTreeMap::new();
     if !request.clear_env {
         let terminal = request.tty.map(|_| ("TERM", "xterm-256color"));
-        let defaults = [
+        let usual = [
             ("PATH", DEFAULT_PATH),
             ("HOME", &user.home),
             ("USER", &user.name),
         ];
-        for (name, value) in defaults.into_iter().chain(terminal) {
+        for (name, value) in usual.into_iter().chain(terminal) {
             env.insert(name.into(), value.into());
+        }
+        for (name, value) in defaults {
+            env.insert(name.clone().into_bytes(), value.0.clone());
         }
     }
     for (name, value) in &request.env {

@@ -47,6 +47,8 @@ pub struct Exec {
     /// Output bytes over all records, this one included until it is dropped.
     held: Rc<Cell<usize>>,
     dropped: Cell<bool>,
+    /// Accepted before the machine was restored or forked.
+    pub inherited: Cell<bool>,
     input: RefCell<Input>,
     /// Output has come, or the state has changed.
     pub changed: Notify,
@@ -118,6 +120,7 @@ impl Exec {
             logs: [log(), log()],
             held,
             dropped: Cell::new(false),
+            inherited: Cell::new(false),
             input: RefCell::default(),
             changed: Notify::new(),
             room: Notify::new(),
@@ -226,6 +229,7 @@ impl Exec {
             started_at: outcome.started.map(clock::rfc3339),
             ended_at: outcome.ended.map(clock::rfc3339),
             usage: outcome.usage,
+            inherited: self.inherited.get(),
             ..Record::default()
         };
         if output {

@@ -106,8 +106,9 @@ async fn start(
     let born = slot.clone();
     // A clone of the request moves to the thread; large ones cost a copy, which is cheaper than sharing every small one.
     let wanted = request.clone();
+    let defaults = agent.env.borrow().clone();
     let mut launching = tokio::task::spawn_blocking(move || {
-        let result = launch(&wanted, child.stdio, cgroup, &born);
+        let result = launch(&wanted, &defaults, child.stdio, cgroup, &born);
         drop(child);
         result
     });

@@ -116,6 +116,13 @@ impl Store {
         self.table.borrow().records.values().cloned().collect()
     }
 
+    /// From here on the records of now are known as those of this machine's parent.
+    pub fn inherit(&self) {
+        for exec in self.table.borrow().records.values() {
+            exec.inherited.set(true);
+        }
+    }
+
     /// The record may be dropped from now on.
     pub fn ended(&self, exec: Rc<Exec>) {
         self.table.borrow_mut().ended.push_back(exec);

@@ -4,7 +4,6 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use hyper::Request;
 use hyper::body::Incoming;
@@ -13,6 +12,7 @@ use tine_guest_agent::files::FileInfo;
 
 use super::params::Params;
 use super::{PIECE, Sink, Source, blocking, receive, sized, stream, tree};
+use crate::agent::effects::temporary;
 use crate::agent::fault::Fault;
 use crate::agent::http::{self, Reply};
 
@@ -175,9 +175,6 @@ struct Writer {
     temporary: Option<PathBuf>,
 }
 
-/// Makes temporary names differ.
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
 impl Writer {
     fn open(mut wanted: Wanted) -> Result<Self, Fault> {
         if wanted.parents
@@ -223,15 +220,10 @@ impl Writer {
                 temporary: None,
             });
         }
-        let name = path
-            .file_name()
-            .ok_or_else(|| tree::failed(&std::io::Error::from_raw_os_error(libc::EISDIR), path))?;
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mut hidden = std::ffi::OsString::from(".");
-        // Shortened, so that a name of the greatest length can be written too.
-        hidden.push(name.to_string_lossy().chars().take(40).collect::<String>());
-        hidden.push(format!(".tine-{}-{number}", std::process::id()));
-        let temporary = path.with_file_name(hidden);
+        if path.file_name().is_none() {
+            return Err(failed(std::io::Error::from_raw_os_error(libc::EISDIR)));
+        }
+        let temporary = temporary(path);
         let file = options
             .write(true)
             .create_new(true)

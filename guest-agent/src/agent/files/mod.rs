@@ -2,7 +2,7 @@
 //! that a slow client holds no thread and a large file no memory.
 
 mod content;
-mod params;
+pub mod params;
 mod tar_format;
 mod tar_pack;
 mod tar_unpack;
@@ -75,7 +75,7 @@ async fn change<T: Send + 'static>(wanted: T, act: fn(&T) -> Result<(), Fault>) 
 }
 
 /// Runs something that waits for a disk on a thread for that.
-async fn blocking<T: Send + 'static>(
+pub async fn blocking<T: Send + 'static>(
     act: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
     match tokio::task::spawn_blocking(act).await {

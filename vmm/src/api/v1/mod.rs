@@ -4,6 +4,7 @@ mod config;
 mod events;
 mod machine;
 mod metrics;
+mod snapshot;
 
 use super::routes::{Owner, Route};
 
@@ -35,6 +36,8 @@ pub const ROUTES: &[Route] = &[
     route!("PUT" "/v1/config" config::put),
     route!("GET" "/v1/events" events::follow),
     route!("GET" "/v1/metrics" metrics::text),
+    route!("PUT" "/v1/snapshots" snapshot::take),
+    route!("PUT" "/v1/restore" snapshot::restore),
     agent("GET", "/v1/health"),
     agent("GET", "/v1/exec"),
     agent("POST", "/v1/exec"),

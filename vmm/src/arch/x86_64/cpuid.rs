@@ -6,6 +6,10 @@ use kvm_bindings::{CpuId, kvm_cpuid_entry2};
 const X2APIC: u32 = 1 << 21;
 const TSC_DEADLINE: u32 = 1 << 24;
 const HYPERVISOR: u32 = 1 << 31;
+/// Leaf 1, ECX, and leaf 8000_0001h, ECX: virtual machines in the guest, which would give it more of
+/// the host's kernel to attack, and whose state no snapshot has.
+const VMX: u32 = 1 << 5;
+const SVM: u32 = 1 << 2;
 /// Leaf 1, EDX: more than one logical processor in the package.
 const HTT: u32 = 1 << 28;
 /// Leaf 6, ECX: performance and energy bias, which a guest could not set.
@@ -26,6 +30,7 @@ fn set_up(entry: &mut kvm_cpuid_entry2, index: u32, vcpus: u32) {
         0x1 => {
             entry.ebx = entry.ebx & 0x0000_ffff | index << 24 | vcpus.min(255) << 16;
             entry.ecx |= X2APIC | TSC_DEADLINE | HYPERVISOR;
+            entry.ecx &= !VMX;
             entry.edx = if vcpus > 1 {
                 entry.edx | HTT
             } else {
@@ -45,6 +50,7 @@ fn set_up(entry: &mut kvm_cpuid_entry2, index: u32, vcpus: u32) {
         // No performance counters: the guest then spends no time on finding out.
         0xa => (entry.eax, entry.ebx, entry.ecx, entry.edx) = (0, 0, 0, 0),
         0xb | 0x1f => topology(entry, index, vcpus),
+        0x8000_0001 => entry.ecx &= !SVM,
         // AMD: number of cores and width of the core's part of the APIC id.
         0x8000_0008 => {
             entry.ecx = entry.ecx & !0xf0ff | (vcpus - 1).min(0xff) | id_bits(vcpus) << 12;

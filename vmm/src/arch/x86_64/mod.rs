@@ -2,4 +2,5 @@
 
 pub mod acpi;
 pub mod cpuid;
+pub mod features;
 pub mod regs;

@@ -81,6 +81,28 @@ impl Drive {
         Ok(drive)
     }
 
+    /// The drive of a restored machine.
+    pub(super) fn restored(config: &BlockConfig, root: bool) -> Self {
+        Self {
+            drive_id: config.id.clone(),
+            partuuid: None,
+            is_root_device: root,
+            cache_type: match config.cache {
+                Cache::Unsafe => CacheType::Unsafe,
+                Cache::Writeback => CacheType::Writeback,
+            },
+            is_read_only: config.read_only,
+            path_on_host: config.path.clone(),
+            rate_limiter: config.rate_limiter,
+            io_engine: match config.engine {
+                Engine::Thread => Some(IoEngine::Sync),
+                Engine::Auto => None,
+            },
+            socket: None,
+            serial: config.serial.clone(),
+        }
+    }
+
     pub(super) fn check(&self) -> Result<(), BadSettings> {
         exists("path_on_host", &self.path_on_host)
     }

@@ -46,6 +46,18 @@ impl Interface {
         Ok(interface)
     }
 
+    /// The interface of a restored machine.
+    pub(super) fn restored(config: &InterfaceConfig) -> Self {
+        Self {
+            iface_id: config.id.clone(),
+            host_dev_name: config.tap.clone(),
+            guest_mac: config.guest_mac,
+            mtu: config.mtu,
+            rx_rate_limiter: config.rx_rate_limiter,
+            tx_rate_limiter: config.tx_rate_limiter,
+        }
+    }
+
     /// What the machine is assembled from.
     pub(super) fn config(&self) -> InterfaceConfig {
         InterfaceConfig {

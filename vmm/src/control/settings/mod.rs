@@ -240,6 +240,44 @@ impl Settings {
         Ok(config)
     }
 
+    /// Whether anything has been said of the machine itself.
+    pub fn is_configured(&self) -> bool {
+        let devices = self.drives.len() + self.interfaces.len();
+        let one = [
+            self.boot_source.is_some(),
+            self.balloon.is_some(),
+            self.mmds.is_some(),
+            self.vsock.is_some(),
+            self.machine != MachineSettings::default(),
+            devices > 0,
+        ];
+        one.contains(&true)
+    }
+
+    /// What the settings of a restored machine are; outputs stay as they were set.
+    pub fn restored(config: &MachineConfig, outputs: Self) -> Self {
+        let root = config.root_drive;
+        let drives = config.drives.iter().enumerate();
+        Self {
+            machine: MachineSettings {
+                vcpu_count: config.vcpus,
+                mem_size_mib: config.memory >> 20,
+                ..MachineSettings::default()
+            },
+            drives: drives
+                .map(|(at, drive)| Drive::restored(drive, root == Some(at)))
+                .collect(),
+            interfaces: config.interfaces.iter().map(Interface::restored).collect(),
+            balloon: config.balloon,
+            vsock: config.vsock.uds_path.as_ref().map(|path| Vsock {
+                guest_cid: config.vsock.guest_cid,
+                uds_path: Some(path.clone()),
+            }),
+            boot_timer: config.boot_timer,
+            ..outputs
+        }
+    }
+
     /// Where the console goes: standard output, unless told otherwise. Without words for the
     /// kernel nobody asked for a console, and each byte of it costs boot time.
     pub fn console(&self) -> ConsoleConfig {

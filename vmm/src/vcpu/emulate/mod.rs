@@ -14,7 +14,7 @@ mod decode;
 mod exception;
 
 mod memory;
-mod raw;
+pub(super) mod raw;
 mod registers;
 mod xsave;
 

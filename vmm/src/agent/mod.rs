@@ -3,6 +3,9 @@
 //! The guest is not trusted: what it sends is bounded before it is kept, and a lie of its ends in
 //! an error for the one who asked, nothing else.
 
+mod call;
+mod refresh;
+
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -15,12 +18,10 @@ use tine_guest_agent::exec::{ExecRequest, Record, State};
 use tine_guest_agent::frame::{self, Decoder, Stream};
 use tine_guest_agent::hello::{Hello, MAX_HELLO};
 use tine_guest_agent::status::{ShutdownAction, ShutdownRequest};
-use tine_guest_agent::{AGENT_PORT, HELLO_PORT, MAX_JSON_BODY, PROTOCOL_VERSION, STREAM_UPGRADE};
+use tine_guest_agent::{HELLO_PORT, PROTOCOL_VERSION, STREAM_UPGRADE};
 
-/// Most bytes of an answer's head.
-const MAX_HEAD: usize = 16 << 10;
-/// Most header lines of an answer.
-const MAX_HEADERS: usize = 32;
+use self::call::Call;
+pub use self::refresh::{freeze, refresh, thaw};
 
 /// What went wrong between the host and the agent.
 #[derive(Debug, thiserror::Error)]
@@ -72,13 +73,17 @@ impl Hellos {
             .map_err(AgentError::Broken)?;
         let hello: Hello = serde_json::from_slice(&line)
             .map_err(|err| protocol(format!("its greeting is malformed: {err}")))?;
-        if hello.protocol != PROTOCOL_VERSION {
-            return Err(protocol(format!(
-                "it speaks version {}, this monitor {PROTOCOL_VERSION}: rebuild the guest image",
-                hello.protocol
-            )));
-        }
+        check_version(&hello)?;
         Ok((hello, stream))
+    }
+}
+
+fn check_version(hello: &Hello) -> Result<(), AgentError> {
+    match hello.protocol {
+        PROTOCOL_VERSION => Ok(()),
+        other => Err(protocol(format!(
+            "it speaks version {other}, this monitor {PROTOCOL_VERSION}: rebuild the guest image"
+        ))),
     }
 }
 
@@ -108,7 +113,14 @@ impl Agent {
     /// Runs a command to its end, passing its streams through.
     pub fn exec(&self, request: &ExecRequest, streams: Streams) -> Result<Record, AgentError> {
         let body = serde_json::to_vec(request).map_err(|err| protocol(err.to_string()))?;
-        let mut call = Call::send(&self.vsock, "POST", "/v1/exec", Some(STREAM_UPGRADE), &body)?;
+        let mut call = Call::send(
+            &self.vsock,
+            "POST",
+            "/v1/exec",
+            Some(STREAM_UPGRADE),
+            &body,
+            None,
+        )?;
         if call.head.status != 101 {
             let status = call.head.status;
             let body = call.body()?;
@@ -143,7 +155,7 @@ impl Agent {
             grace_ms: None,
         };
         let body = serde_json::to_vec(&request).map_err(|err| protocol(err.to_string()))?;
-        let mut call = Call::send(&self.vsock, "POST", "/v1/shutdown", None, &body)?;
+        let mut call = Call::send(&self.vsock, "POST", "/v1/shutdown", None, &body, None)?;
         match call.head.status {
             200..=299 => Ok(()),
             status => Err(refused(status, &call.body()?)),
@@ -210,169 +222,5 @@ fn receive(
             Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
             Err(err) => return Err(AgentError::Broken(err)),
         }
-    }
-}
-
-struct Head {
-    status: u16,
-    content_length: Option<usize>,
-}
-
-/// One request and the head of its answer.
-struct Call {
-    stream: UnixStream,
-    head: Head,
-    /// What came in the same read as the head.
-    early: Vec<u8>,
-}
-
-impl Call {
-    fn send(
-        vsock: &VsockHandle,
-        method: &str,
-        path: &str,
-        upgrade: Option<&str>,
-        body: &[u8],
-    ) -> Result<Self, AgentError> {
-        let mut stream = vsock.connect(AGENT_PORT).map_err(AgentError::Connect)?;
-        let connection = match upgrade {
-            Some(protocol) => format!("Connection: Upgrade\r\nUpgrade: {protocol}\r\n"),
-            None => "Connection: close\r\n".to_owned(),
-        };
-        let mut request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: agent\r\n{connection}\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        )
-        .into_bytes();
-        request.extend_from_slice(body);
-        stream.write_all(&request).map_err(AgentError::Broken)?;
-        let (head, early) = read_head(&mut stream)?;
-        Ok(Self {
-            stream,
-            head,
-            early,
-        })
-    }
-
-    /// The whole body of an answer that is no upgrade.
-    fn body(&mut self) -> Result<Vec<u8>, AgentError> {
-        let len = self
-            .head
-            .content_length
-            .ok_or_else(|| protocol("an answer without length"))?;
-        if len > MAX_JSON_BODY {
-            return Err(protocol(format!("an answer of {len} bytes")));
-        }
-        let mut body = std::mem::take(&mut self.early);
-        body.truncate(len);
-        let rest = (len - body.len()) as u64;
-        (&mut self.stream)
-            .take(rest)
-            .read_to_end(&mut body)
-            .map_err(AgentError::Broken)?;
-        match body.len() == len {
-            true => Ok(body),
-            false => Err(AgentError::Broken(io::ErrorKind::UnexpectedEof.into())),
-        }
-    }
-}
-
-fn read_head(stream: &mut UnixStream) -> Result<(Head, Vec<u8>), AgentError> {
-    let mut bytes = Vec::new();
-    let mut part = [0; 4096];
-    loop {
-        match stream.read(&mut part) {
-            Ok(0) => return Err(AgentError::Broken(io::ErrorKind::UnexpectedEof.into())),
-            Ok(len) => bytes.extend_from_slice(&part[..len]),
-            Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
-            Err(err) => return Err(AgentError::Broken(err)),
-        }
-        if let Some((head, len)) = parse_head(&bytes)? {
-            return Ok((head, bytes.split_off(len)));
-        }
-        if bytes.len() > MAX_HEAD {
-            return Err(protocol("the head of its answer is too long"));
-        }
-    }
-}
-
-fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, AgentError> {
-    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
-    let mut answer = httparse::Response::new(&mut headers);
-    let len = match answer
-        .parse(bytes)
-        .map_err(|err| protocol(err.to_string()))?
-    {
-        httparse::Status::Partial => return Ok(None),
-        httparse::Status::Complete(len) => len,
-    };
-    let length = answer
-        .headers
-        .iter()
-        .find(|h| h.name.eq_ignore_ascii_case("content-length"));
-    let content_length = match length {
-        None => None,
-        Some(header) => {
-            let text = std::str::from_utf8(header.value).ok().map(str::trim);
-            let number = text.and_then(|text| text.parse().ok());
-            Some(number.ok_or_else(|| protocol("its answer has a malformed length"))?)
-        }
-    };
-    let status = answer
-        .code
-        .ok_or_else(|| protocol("its answer has no status"))?;
-    Ok(Some((
-        Head {
-            status,
-            content_length,
-        },
-        len,
-    )))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_head_is_found_wherever_it_is_cut() {
-        let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
-        for len in 0..whole.len() - 2 {
-            assert!(parse_head(&whole[..len]).unwrap().is_none(), "{len}");
-        }
-        let (head, len) = parse_head(whole).unwrap().unwrap();
-        assert_eq!(
-            (head.status, head.content_length, &whole[len..]),
-            (200, Some(2), &b"hi"[..])
-        );
-    }
-
-    #[test]
-    fn lies_are_errors() {
-        for bad in [
-            &b"HTP/1.1 200 OK\r\n\r\n"[..],
-            b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999999\r\n\r\n",
-            b"\xff\xff\xff",
-        ] {
-            assert!(
-                parse_head(bad).is_err(),
-                "{:?}",
-                String::from_utf8_lossy(bad)
-            );
-        }
-    }
-
-    #[test]
-    fn an_endless_head_is_cut_off() {
-        let (mut host, mut guest) = UnixStream::pair().unwrap();
-        let flood = thread::spawn(move || {
-            let _ = guest.write_all(b"HTTP/1.1 200 OK\r\n");
-            while guest.write_all(b"X-Flood: yes\r\n").is_ok() {}
-        });
-        assert!(matches!(read_head(&mut host), Err(AgentError::Protocol(_))));
-        drop(host);
-        flood.join().unwrap();
     }
 }

@@ -1,0 +1,167 @@
+//! Making the machine of a snapshot.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tine_guest_agent::octets::Octets;
+use tine_guest_agent::refresh::Refresh;
+
+use super::access::Access;
+use super::command::{Command, Refusal};
+use super::controller::Controller;
+use super::handle::Shared;
+use super::life::listen_for_agent;
+use super::settings::Settings;
+use super::state::State;
+use crate::agent::{self, AgentError};
+use crate::config::MachineConfig;
+use crate::machine::Machine;
+use crate::snapshot::{Loaded, Place};
+
+/// How long the agent of a restored guest may take to answer.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Random bytes that a restored guest gets.
+const ENTROPY: usize = 64;
+
+/// Which machine is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestoreRequest {
+    /// The snapshot.
+    pub snapshot: Place,
+    /// Let its guest run at once.
+    pub resume: bool,
+    /// TAP devices for interfaces, by the interfaces' ids, in the place of those it had.
+    pub taps: Vec<(String, String)>,
+    /// The socket by which other processes reach the guest's.
+    pub vsock: Option<PathBuf>,
+    /// The guest's new host name.
+    pub hostname: Option<String>,
+}
+
+impl Controller {
+    pub(super) fn restore(&mut self, request: &RestoreRequest) -> Result<(), Refusal> {
+        self.before_start()?;
+        if self.settings.is_configured() {
+            return Err(Refusal::failed(
+                "restore a snapshot",
+                "the machine has been configured already: restore in a new process",
+            ));
+        }
+        let loaded = Loaded::at(&request.snapshot)
+            .map_err(|err| Refusal::failed("restore the snapshot", err))?;
+        let config = self.restored_config(&loaded, request)?;
+        self.shared.go(State::Starting, None);
+        let result = self.make(&loaded, &config, request);
+        if result.is_err() {
+            // The same process can be told better.
+            self.shared.go(State::Created, None);
+        }
+        result?;
+        self.settings = Settings::restored(&config, self.settings.clone());
+        self.publish_settings();
+        self.record(State::Starting.word(), None);
+        if !request.resume {
+            self.shared.go(State::Paused, None);
+        }
+        Ok(())
+    }
+
+    /// The configuration of the machine: the snapshot's, with what the caller gives.
+    fn restored_config(
+        &self,
+        loaded: &Loaded,
+        request: &RestoreRequest,
+    ) -> Result<MachineConfig, Refusal> {
+        let failed = |reason: String| Refusal::failed("restore the snapshot", reason);
+        let mut config = loaded.description.config();
+        config.console = self.settings.console();
+        config.vsock.uds_path = request.vsock.clone();
+        for (id, tap) in &request.taps {
+            let mut interfaces = config.interfaces.iter_mut();
+            let interface = interfaces.find(|interface| interface.id == *id);
+            let interface = interface
+                .ok_or_else(|| failed(format!("its machine has no network interface {id:?}")))?;
+            interface.tap = tap.clone();
+        }
+        config.metadata = loaded.description.metadata.as_ref().map(|interfaces| {
+            crate::config::MetadataConfig {
+                store: self.shared.metadata.clone(),
+                interfaces: interfaces.clone(),
+            }
+        });
+        Ok(config)
+    }
+
+    fn make(
+        &mut self,
+        loaded: &Loaded,
+        config: &MachineConfig,
+        request: &RestoreRequest,
+    ) -> Result<(), Refusal> {
+        let ended = self.shared.clone();
+        let machine = Machine::restore(
+            config,
+            loaded.memory.clone(),
+            &loaded.sections,
+            move |ending| ended.tell(Command::Ended(ending)),
+        )
+        .map_err(Box::new)?;
+        listen_for_agent(&machine, self.shared.clone())?;
+        if self.shared.deletion.times().is_some() {
+            return Err(Refusal::Busy("delete"));
+        }
+        let access = Access::to(&machine);
+        self.shared
+            .status
+            .send_modify(|status| status.access = Some(access));
+        self.generation = loaded.manifest.generation.saturating_add(1);
+        if loaded.description.agent {
+            self.refresh = Some(self.refresh_request(request)?);
+        }
+        if request.resume {
+            machine.resume();
+        }
+        self.machine = Some(machine);
+        if request.resume {
+            self.refresh_guest()?;
+        }
+        Ok(())
+    }
+
+    fn refresh_request(&self, request: &RestoreRequest) -> Result<Refresh, Refusal> {
+        let mut entropy = vec![0; ENTROPY];
+        rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty())
+            .map_err(|err| Refusal::failed("get random bytes for the guest", err))?;
+        Ok(Refresh {
+            generation: self.generation,
+            entropy: Octets(entropy),
+            hostname: request.hostname.clone(),
+            ..Refresh::default()
+        })
+    }
+
+    /// Tells the agent of a restored guest, which runs now, that it is another machine; on a thread
+    /// of its own, as the guest is not trusted to answer.
+    pub(super) fn refresh_guest(&mut self) -> Result<(), Refusal> {
+        let Some(refresh) = self.refresh.take() else {
+            return Ok(());
+        };
+        let vsock = self.started()?.vsock().clone();
+        let shared: Arc<Shared> = self.shared.clone();
+        let tell = move || {
+            let result = agent::refresh(&vsock, &refresh, Instant::now() + PATIENCE);
+            match result {
+                Ok(hello) => shared.tell(Command::Hello(Box::new(hello))),
+                // The machine is gone, and that has been told.
+                Err(AgentError::Connect(_)) if shared.status.borrow().state.is_over() => {}
+                Err(err) => shared.tell(Command::BadHello(err.to_string())),
+            }
+        };
+        let thread = thread::Builder::new().name("refresh".to_owned()).spawn(tell);
+        thread
+            .map(drop)
+            .map_err(|err| Refusal::failed("start a thread", err))
+    }
+}

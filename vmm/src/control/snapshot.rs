@@ -1,0 +1,218 @@
+//! Taking snapshots: the machine stands still for as long as its state is taken, and is written
+//! out by a thread of its own while it goes on.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime};
+
+use tine_snapshot::Progress;
+use tokio::sync::oneshot;
+
+use super::command::{Command, Refusal};
+use super::controller::{Controller, Outcome};
+use super::events::Event;
+use super::handle::Shared;
+use super::state::State;
+use crate::logger::{self, Level};
+use crate::snapshot::{Description, Place, Save};
+
+/// Between two reports of progress.
+const REPORT: Duration = Duration::from_millis(200);
+
+/// Which snapshot is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotRequest {
+    /// Where it is going to be.
+    pub target: Place,
+    /// The machine ends when the snapshot is whole.
+    pub stop: bool,
+}
+
+/// A snapshot that is whole and durable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// Its id.
+    pub id: String,
+    /// Its directory.
+    pub path: PathBuf,
+    /// How long the guest stood still for it.
+    pub pause: Duration,
+    /// From the request until it was durable.
+    pub took: Duration,
+    /// Bytes of memory that it has stored, those of snapshots before it included.
+    pub memory_bytes: u64,
+}
+
+/// Where the answer goes.
+pub(super) type SnapshotReply = oneshot::Sender<Result<Taken, Refusal>>;
+
+/// The thread that writes the last snapshot.
+pub(super) struct Writing {
+    thread: JoinHandle<()>,
+    /// Nobody wants the snapshot any more.
+    cancelled: Arc<AtomicBool>,
+}
+
+impl Writing {
+    fn goes_on(&self) -> bool {
+        !self.thread.is_finished()
+    }
+
+    /// Waits until the snapshot is whole, or removed.
+    pub fn finish(self, cancel: bool) {
+        self.cancelled.fetch_or(cancel, Ordering::Relaxed);
+        // A panic has been reported by then.
+        let _ = self.thread.join();
+    }
+}
+
+impl Controller {
+    /// Takes the machine's state and lets it go on; the answer comes from the thread that writes.
+    pub(super) fn snapshot(&mut self, request: SnapshotRequest, reply: SnapshotReply) {
+        if let Err(refusal) = self.begin_snapshot(request, reply) {
+            let (refusal, reply) = *refusal;
+            logger::log(Level::Error, &refusal);
+            // The one who asked may have gone away.
+            let _ = reply.send(Err(refusal));
+        }
+    }
+
+    fn begin_snapshot(
+        &mut self,
+        request: SnapshotRequest,
+        reply: SnapshotReply,
+    ) -> Result<(), Box<(Refusal, SnapshotReply)>> {
+        let start = Instant::now();
+        let (save, pause) = match self.take(request.stop) {
+            Ok(taken) => taken,
+            Err(refusal) => return Err(Box::new((refusal, reply))),
+        };
+        let (shared, stop) = (self.shared.clone(), request.stop);
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let told = cancelled.clone();
+        let write = move || {
+            let result = write(&save, &request, &shared, told);
+            let result = result.map(|(id, memory_bytes)| Taken {
+                id,
+                path: request.target.path().to_owned(),
+                pause,
+                took: start.elapsed(),
+                memory_bytes,
+            });
+            let event = match &result {
+                Ok(taken) => Event::snapshot(request.target.path(), "done", Some(&taken.id), None),
+                Err(err) => {
+                    let reason = Some(err.to_string());
+                    Event::snapshot(request.target.path(), "failed", None, reason)
+                }
+            };
+            shared.events.publish(&event);
+            let whole = result.is_ok();
+            if let Err(err) = &result {
+                logger::log(Level::Error, err);
+            }
+            let _ = reply.send(result);
+            if stop {
+                shared.tell(Command::Snapshotted { whole });
+            }
+        };
+        let thread = thread::Builder::new().name("snapshot".to_owned());
+        match thread.spawn(write) {
+            Ok(thread) => {
+                self.writing = Some(Writing { thread, cancelled });
+                Ok(())
+            }
+            // The reply went with the closure: whoever waits is told that the request is gone.
+            Err(err) => {
+                logger::log(Level::Error, Refusal::failed("start a thread", err));
+                if stop {
+                    let _ = self.resume();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes the state. With `stay`, the machine does not go on.
+    fn take(&mut self, stay: bool) -> Result<(Save, Duration), Refusal> {
+        if self.writing.as_ref().is_some_and(Writing::goes_on) {
+            return Err(Refusal::Busy("snapshot"));
+        }
+        let before = self.state();
+        let agent = self.shared.status.borrow().agent.is_some();
+        let machine = self.started()?;
+        let mut description = Description::of(machine.config());
+        description.agent = agent;
+        if !matches!(before, State::Running | State::Paused | State::Starting) {
+            return Err(Refusal::State(before));
+        }
+        self.shared.go(State::Snapshotting, None);
+        let machine = self.started()?;
+        let start = Instant::now();
+        machine.pause();
+        let captured = machine.capture();
+        let at = SystemTime::now();
+        let runs = before != State::Paused && !(stay && captured.is_ok());
+        if runs {
+            machine.resume();
+        }
+        let pause = start.elapsed();
+        let next = match stay && captured.is_ok() {
+            true => State::Paused,
+            false => before,
+        };
+        self.shared.go(next, None);
+        self.record("snapshot", None);
+        let capture = captured.map_err(|err| Refusal::failed("take a snapshot", err))?;
+        let save = Save {
+            capture,
+            description,
+            at,
+            generation: self.generation,
+        };
+        Ok((save, pause))
+    }
+
+    /// A snapshot that the machine was to end with has been written, or could not be.
+    pub(super) fn snapshotted(&mut self, whole: bool) -> Option<Outcome> {
+        match whole {
+            true => Some(self.over(State::Ended, "a snapshot was taken of it")),
+            // It goes on: nothing may be lost.
+            false => {
+                let _ = self.resume();
+                None
+            }
+        }
+    }
+}
+
+fn write(
+    save: &Save,
+    request: &SnapshotRequest,
+    shared: &Arc<Shared>,
+    cancelled: Arc<AtomicBool>,
+) -> Result<(String, u64), Refusal> {
+    let target = request.target.path().to_owned();
+    let told = shared.clone();
+    let mut last = Instant::now();
+    let report = move |progress: Progress| {
+        if cancelled.load(Ordering::Relaxed) {
+            return ControlFlow::Break(());
+        }
+        if last.elapsed() >= REPORT {
+            last = Instant::now();
+            told.events
+                .publish(&Event::progress(&target, progress.done, progress.total));
+        }
+        ControlFlow::Continue(())
+    };
+    let manifest = save
+        .write(&request.target, report)
+        .map_err(|err| Refusal::failed("write the snapshot", err))?;
+    let layers = manifest.memory.iter().flat_map(|memory| &memory.layers);
+    let bytes = layers.map(|layer| layer.stored_bytes).sum();
+    Ok((manifest.id.to_string(), bytes))
+}

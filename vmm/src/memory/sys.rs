@@ -1,0 +1,215 @@
+//! The system calls of guest memory. A leaf with `unsafe` in it.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd};
+
+/// Guest memory's page size in bytes.
+pub const PAGE: u64 = 4096;
+
+/// A memory file of `size` bytes, all zero, that can be sealed.
+pub fn create_memfd(name: &CStr, size: u64) -> io::Result<File> {
+    // SAFETY: `name` is a NUL-terminated string that outlives the call.
+    let fd =
+        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and owned by nobody else.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(size)?;
+    // No one who holds the file can make a mapped page vanish.
+    add_seals(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
+    Ok(file)
+}
+
+/// Makes a memory file's content final: nobody can write to it, or map it to be written, from now
+/// on. Mappings that can be written have to be gone.
+pub fn seal(memfd: &File) -> io::Result<()> {
+    // The kernel's F_SEAL_WRITE would look at every page for users that are not ours.
+    add_seals(memfd, libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)
+}
+
+fn add_seals(memfd: &File, seals: libc::c_int) -> io::Result<()> {
+    // SAFETY: F_ADD_SEALS takes an integer and touches no memory of ours.
+    match unsafe { libc::fcntl(memfd.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Puts a private, writable mapping of `file` from `offset`, or of nothing but zeros, in the place
+/// of what is mapped at `target`.
+///
+/// # Safety
+///
+/// `target` must lie in a mapping that the caller owns, of which nobody holds a reference (raw
+/// accesses, such as vm-memory's, are fine), at a multiple of the page size.
+pub unsafe fn map_over(target: *mut u8, len: u64, file: Option<(&File, u64)>) -> io::Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let (flags, fd, offset) = match file {
+        Some((file, offset)) => (flags, file.as_raw_fd(), offset),
+        None => (flags | libc::MAP_ANONYMOUS, -1, 0),
+    };
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: what is replaced is the caller's to replace; the new pages are as accessible as the
+    // old ones.
+    let at = unsafe {
+        libc::mmap(
+            target.cast(),
+            len as usize,
+            protection,
+            flags,
+            fd,
+            offset as libc::off_t,
+        )
+    };
+    match at == libc::MAP_FAILED {
+        true => Err(io::Error::last_os_error()),
+        false => Ok(()),
+    }
+}
+
+/// `struct pm_scan_arg` of linux/fs.h.
+#[repr(C)]
+#[derive(Default)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `struct page_region` of linux/fs.h.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct PageRegion {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// PAGEMAP_SCAN: _IOWR('f', 16, struct pm_scan_arg).
+const PAGEMAP_SCAN: libc::Ioctl =
+    ((3 << 30) | (size_of::<ScanArg>() << 16) | ((b'f' as usize) << 8) | 16) as libc::Ioctl;
+const PAGE_IS_FILE: u64 = 1 << 2;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
+
+/// The pages of a private mapping at `start` that are this process's own, not its file's: what was
+/// written since it was mapped. As ranges of offsets from `start`, in order.
+pub fn private_pages(start: *const u8, len: u64) -> io::Result<Vec<Range<u64>>> {
+    let pagemap = File::open("/proc/self/pagemap")?;
+    match scan(&pagemap, start as u64, len) {
+        // Before Linux 6.7.
+        Err(err) if matches!(err.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL)) => {
+            read_pagemap(&pagemap, start as u64, len)
+        }
+        found => found,
+    }
+}
+
+fn scan(pagemap: &File, start: u64, len: u64) -> io::Result<Vec<Range<u64>>> {
+    let mut found = Vec::new();
+    let mut regions = vec![PageRegion::default(); 1024];
+    let mut from = start;
+    while from < start + len {
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            start: from,
+            end: start + len,
+            vec: regions.as_mut_ptr() as u64,
+            vec_len: regions.len() as u64,
+            category_inverted: PAGE_IS_FILE,
+            category_mask: PAGE_IS_FILE,
+            category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+            return_mask: PAGE_IS_FILE,
+            ..ScanArg::default()
+        };
+        // SAFETY: `arg` is the structure that the kernel expects, and `vec` points to `vec_len`
+        // regions that outlive the call.
+        let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
+        if count < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        for region in &regions[..(count as usize).min(regions.len())] {
+            push(&mut found, region.start - start..region.end - start);
+        }
+        if arg.walk_end <= from {
+            break;
+        }
+        from = arg.walk_end;
+    }
+    Ok(found)
+}
+
+/// The same from the list of all pages (Linux, Documentation/admin-guide/mm/pagemap.rst).
+fn read_pagemap(pagemap: &File, start: u64, len: u64) -> io::Result<Vec<Range<u64>>> {
+    use std::os::unix::fs::FileExt;
+    const PRESENT: u64 = 1 << 63;
+    const SWAPPED: u64 = 1 << 62;
+    const FILE: u64 = 1 << 61;
+    let mut found = Vec::new();
+    let mut entries = vec![0u8; 64 << 10];
+    let mut page = 0;
+    while page < len / PAGE {
+        let count = (len / PAGE - page).min(entries.len() as u64 / 8);
+        let part = &mut entries[..count as usize * 8];
+        pagemap.read_exact_at(part, (start / PAGE + page) * 8)?;
+        for (at, entry) in (page..).zip(part.chunks_exact(8)) {
+            let entry = u64::from_le_bytes(entry.try_into().expect("eight bytes"));
+            if entry & (PRESENT | SWAPPED) != 0 && entry & FILE == 0 {
+                push(&mut found, at * PAGE..(at + 1) * PAGE);
+            }
+        }
+        page += count;
+    }
+    Ok(found)
+}
+
+fn push(ranges: &mut Vec<Range<u64>>, next: Range<u64>) {
+    match ranges.last_mut() {
+        Some(last) if last.end == next.start => last.end = next.end,
+        _ => ranges.push(next),
+    }
+}
+
+/// Copies `len` bytes of this process's memory at `from` to `offset` of `file`.
+///
+/// # Safety
+///
+/// The range must be mapped for as long as the call takes. Others may write to it meanwhile.
+pub unsafe fn write_out(file: &File, offset: u64, from: *const u8, len: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < len {
+        // SAFETY: the kernel reads the range, which the caller answers for, and reports what it
+        // cannot read.
+        let count = unsafe {
+            libc::pwrite(
+                file.as_raw_fd(),
+                from.add(done as usize).cast(),
+                (len - done) as usize,
+                (offset + done) as libc::off_t,
+            )
+        };
+        match count {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            count if count > 0 => done += count as u64,
+            _ => match io::Error::last_os_error() {
+                err if err.kind() == io::ErrorKind::Interrupted => {}
+                err => return Err(err),
+            },
+        }
+    }
+    Ok(())
+}

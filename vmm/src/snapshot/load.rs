@@ -1,0 +1,145 @@
+//! Reading a snapshot's directory as what a machine is made from.
+
+use std::path::Path;
+
+use tine_snapshot::manifest::Manifest;
+use tine_snapshot::section::Section;
+use tine_snapshot::{Map, MemoryLayers, ReadError, Snapshot, Source, pair};
+
+use super::host::{self, Unfit};
+use super::{Description, Place};
+use crate::memory::{Image, Layer, MAX_RUNS, Run, Stored};
+
+/// Why no machine can be made of a snapshot.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// It cannot go on here.
+    #[error("the snapshot {path} cannot be restored here: {reason}")]
+    Unfit {
+        /// The snapshot.
+        path: String,
+        /// Why not.
+        reason: Unfit,
+    },
+    /// Its manifest describes no machine that this version can make.
+    #[error("the snapshot {path}: manifest.json: machine.config: {reason}")]
+    Description {
+        /// The snapshot.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Its memory is in too many pieces to be mapped.
+    #[error(
+        "the snapshot {path}: its memory is in {runs} pieces, more than {MAX_RUNS}: make one of \
+         them with `tine snapshot flatten`"
+    )]
+    Fragmented {
+        /// The snapshot.
+        path: String,
+        /// How many.
+        runs: usize,
+    },
+}
+
+/// What a machine is made from.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What the snapshot says of itself.
+    pub manifest: Manifest,
+    /// Its machine's devices.
+    pub description: Description,
+    /// vCPUs, interrupt controllers, clock and devices.
+    pub sections: Vec<Section>,
+    /// Memory.
+    pub memory: Image,
+}
+
+impl Loaded {
+    /// Opens the snapshot at `place`.
+    pub fn at(place: &Place) -> Result<Self, LoadError> {
+        match place {
+            Place::Directory(dir) => Self::open(dir),
+            Place::Pair { state, memory } => Self::open_pair(state, memory),
+        }
+    }
+
+    /// Opens the snapshot in directory `dir`. Nothing of memory is read.
+    pub fn open(dir: &Path) -> Result<Self, LoadError> {
+        let snapshot = Snapshot::open(dir)?;
+        let manifest = snapshot.manifest();
+        let description = describe(dir, manifest)?;
+        let stored = Stored {
+            dir: dir.to_owned(),
+            snapshot: manifest.id,
+        };
+        Ok(Self {
+            description,
+            sections: snapshot.state()?,
+            memory: image(snapshot.memory()?, dir, Some(stored))?,
+            manifest: manifest.clone(),
+        })
+    }
+
+    /// Opens a snapshot that is a file of state and one of memory, as the known API has them.
+    pub fn open_pair(state: &Path, memory: &Path) -> Result<Self, LoadError> {
+        let read = pair::read_state(state)?;
+        Ok(Self {
+            description: describe(state, &read.manifest)?,
+            memory: image(read.memory(memory)?, memory, None)?,
+            sections: read.sections,
+            manifest: read.manifest,
+        })
+    }
+}
+
+/// The machine that a manifest describes, if it can go on here.
+fn describe(path: &Path, manifest: &Manifest) -> Result<Description, LoadError> {
+    let path = || path.display().to_string();
+    host::check(&manifest.host).map_err(|reason| LoadError::Unfit {
+        path: path(),
+        reason,
+    })?;
+    let wrong = |reason| LoadError::Description {
+        path: path(),
+        reason,
+    };
+    let description: Description = serde_json::from_value(manifest.machine.config.clone())
+        .map_err(|err| wrong(err.to_string()))?;
+    let same = u32::from(description.vcpus) == manifest.machine.vcpus
+        && description.memory == manifest.machine.memory_bytes;
+    match same {
+        true => Ok(description),
+        false => Err(wrong(
+            "is of another machine than machine.vcpus and memory_bytes".to_owned(),
+        )),
+    }
+}
+
+/// Memory as an image to be mapped; `stored` is the snapshot that has all of it.
+fn image(memory: MemoryLayers, path: &Path, stored: Option<Stored>) -> Result<Image, LoadError> {
+    let (size, count) = (memory.size(), memory.count());
+    let mut layers: Vec<Layer> = Vec::with_capacity(count);
+    for (index, (file, covered)) in memory.into_layers()?.into_iter().enumerate() {
+        let run = |map: Map| Run {
+            range: map.offset..map.offset + map.len,
+            zero: map.source == Source::Zero,
+        };
+        let stored = stored.clone().filter(|_| index + 1 == count);
+        layers.push(Layer::new(file, covered.into_iter().map(run).collect(), stored));
+    }
+    let runs = layers.iter().map(|layer| layer.runs.len()).sum();
+    if runs > MAX_RUNS {
+        return Err(LoadError::Fragmented {
+            path: path.display().to_string(),
+            runs,
+        });
+    }
+    Ok(Image {
+        size,
+        layers: layers.into_iter().map(Into::into).collect(),
+    })
+}

@@ -1,0 +1,37 @@
+//! Snapshots of machines: what of a [`Capture`](crate::machine::Capture) goes into a directory, and
+//! how a machine comes out of one. The directory itself is `tine-snapshot`'s.
+
+use std::path::{Path, PathBuf};
+
+mod description;
+mod host;
+mod load;
+mod save;
+
+pub use description::Description;
+pub use load::{LoadError, Loaded};
+pub use save::Save;
+
+/// Where a snapshot is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A directory with all of it.
+    Directory(PathBuf),
+    /// Two files, as the known API has them.
+    Pair {
+        /// The machine's state.
+        state: PathBuf,
+        /// Its memory.
+        memory: PathBuf,
+    },
+}
+
+impl Place {
+    /// The path that names it in messages.
+    pub fn path(&self) -> &Path {
+        match self {
+            Place::Directory(dir) => dir,
+            Place::Pair { state, .. } => state,
+        }
+    }
+}
