@@ -7,34 +7,19 @@ use std::path::Path;
 use imago::file::File as Storage;
 use imago::qcow2::Qcow2;
 use imago::raw::Raw;
-use imago::{DenyImplicitOpenGate, FormatAccess, FormatDriverBuilder, Mapping, ShallowMapping};
+use imago::{DenyImplicitOpenGate, FormatAccess, FormatDriverBuilder};
 
 use super::layer::io_error;
 use super::{Format, Layer, LayerError};
-use crate::virtio::block::sys;
-
-/// What is written at a time where zeroes have to be written.
-const ZEROES: u64 = 256 << 10;
 
 /// Layers, the lowest first, as one disk.
 #[derive(Debug)]
 pub struct Chain {
     /// Dropped before the layers, and with them their locks.
-    image: FormatAccess<Storage>,
-    layers: Vec<Layer>,
-}
-
-/// Where a part of a disk is, as one layer sees it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// In the layer's file, at this offset.
-    File(u64),
-    /// It is zeroes, whatever is below.
-    Zero,
-    /// In this layer, but not as it is: compressed.
-    Packed,
-    /// Not in this layer; where there is none below, it is zeroes.
-    Below,
+    pub(super) image: FormatAccess<Storage>,
+    pub(super) layers: Vec<Layer>,
+    /// Clusters were freed, and it is not durable that they are.
+    pub(super) freed: bool,
 }
 
 impl Chain {
@@ -73,7 +58,11 @@ impl Chain {
             below = Some(image.map_err(|source| io_error("read the image", &layer.path, source))?);
         }
         match below {
-            Some(image) => Ok(Self { image, layers }),
+            Some(image) => Ok(Self {
+                image,
+                layers,
+                freed: false,
+            }),
             None => Err(LayerError::Unfit {
                 path: Default::default(),
                 reason: "a disk without a layer".to_owned(),
@@ -106,120 +95,9 @@ impl Chain {
     ///
     /// When the top was not opened to be written, or cannot be.
     pub fn write(&mut self, buffer: &[u8], offset: u64) -> io::Result<()> {
+        self.settle_freed(offset, buffer.len() as u64)?;
         self.image.write(buffer, offset)?;
         self.settle_packed()
-    }
-
-    /// Writing over compressed data frees clusters: see [`Self::discard`].
-    fn settle_packed(&self) -> io::Result<()> {
-        match self.layers.last() {
-            Some(top) if top.packed => self.image.flush(),
-            _ => Ok(()),
-        }
-    }
-
-    /// Makes a range zeroes. `unmap`: give back the room that it has.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::write`].
-    pub fn write_zeroes(&mut self, offset: u64, len: u64, unmap: bool) -> io::Result<()> {
-        if unmap {
-            return self.discard(offset, len);
-        }
-        match self.image.write_zeroes(offset, len) {
-            // A format that has no word for them.
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-                self.write_many_zeroes(offset, len)?;
-            }
-            result => result?,
-        }
-        self.settle_packed()
-    }
-
-    fn write_many_zeroes(&mut self, offset: u64, len: u64) -> io::Result<()> {
-        let zeroes = vec![0; len.min(ZEROES) as usize];
-        for at in (offset..offset + len).step_by(ZEROES as usize) {
-            let piece = &zeroes[..(offset + len - at).min(ZEROES) as usize];
-            self.image.write(piece, at)?;
-        }
-        Ok(())
-    }
-
-    /// Forgets a range, which is zeroes from then on, and gives its room back to the host.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::write`].
-    pub fn discard(&mut self, offset: u64, len: u64) -> io::Result<()> {
-        let end = offset + len;
-        let (size, cluster) = (self.virtual_size(), self.top_cluster());
-        // Clusters that are in the range as a whole; the last one of a disk ends with it.
-        let first = offset.next_multiple_of(cluster).min(end);
-        let last = if end == size {
-            end
-        } else {
-            (end / cluster * cluster).max(first)
-        };
-        // Each step within one table of the image, which is there before clusters are freed: so
-        // that none of those is taken again before their room is given back.
-        let covered = (cluster / 8).saturating_mul(cluster).max(1 << 30);
-        let mut at = first;
-        while at < last {
-            let next = (at / covered + 1).saturating_mul(covered).min(last);
-            match self.discard_clusters(at, next - at) {
-                // A format that has no word for zeroes.
-                Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-                    self.write_many_zeroes(at, next - at)?;
-                }
-                result => result?,
-            }
-            at = next;
-        }
-        for (start, end) in [(offset, first), (last, end)] {
-            if start < end {
-                self.write_zeroes(start, end - start, false)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn discard_clusters(&mut self, offset: u64, len: u64) -> io::Result<()> {
-        let places = self.places(offset, len)?;
-        self.image.discard_to_zero(offset, len)?;
-        if self
-            .layers
-            .last()
-            .is_none_or(|top| top.format() == Format::Raw)
-        {
-            // imago has given the room back.
-            return Ok(());
-        }
-        // imago leaves the file as it is.
-        for (at, len, place) in places {
-            let Place::File(in_file) = place else {
-                continue;
-            };
-            if let (Some(top), true) = (self.layers.last(), self.is_out_of_file(at, len)?) {
-                let _ = punch(top.file(), in_file, len);
-            }
-        }
-        // Before the freed clusters are used again: a process killed later must not leave them in
-        // two places.
-        self.image.flush()
-    }
-
-    /// Bytes that the top allocates at once.
-    fn top_cluster(&self) -> u64 {
-        self.layers.last().map_or(1, |top| top.cluster)
-    }
-
-    /// Whether nothing of a range is in the top's file.
-    fn is_out_of_file(&self, offset: u64, len: u64) -> io::Result<bool> {
-        let places = self.places(offset, len)?;
-        Ok(places
-            .iter()
-            .all(|(_, _, place)| matches!(place, Place::Zero | Place::Below)))
     }
 
     /// Puts what is kept in memory into the top's file. A process killed afterwards loses nothing
@@ -244,12 +122,13 @@ impl Chain {
     /// # Errors
     ///
     /// When the file cannot be written.
-    pub fn sync(&self) -> io::Result<()> {
+    pub fn sync(&mut self) -> io::Result<()> {
         self.image.flush()?;
-        match self.layers.last() {
-            Some(top) => top.file().sync_data(),
-            None => Ok(()),
+        if let Some(top) = self.layers.last() {
+            top.file().sync_data()?;
         }
+        self.freed = false;
+        Ok(())
     }
 
     /// Ends its use, and gives the layers back, frozen all of them.
@@ -259,53 +138,15 @@ impl Chain {
     /// When what is in memory cannot be put into the file, or the lock cannot be had.
     pub fn freeze(self) -> Result<Vec<Layer>, LayerError> {
         self.flush_all()?;
-        let Self { image, mut layers } = self;
+        let Self {
+            image, mut layers, ..
+        } = self;
         drop(image);
         if let Some(top) = layers.pop() {
             top.share()?;
             layers.push(top.into_read_only());
         }
         Ok(layers)
-    }
-
-    /// Where the start of a range is as the top sees it, and how much of the range is alike.
-    pub(super) fn place(&self, offset: u64, len: u64) -> io::Result<(Place, u64)> {
-        let (mapping, alike) = self.image.get_shallow_mapping(offset, len)?;
-        let place = match mapping {
-            ShallowMapping::Raw { offset, .. } => Place::File(offset),
-            ShallowMapping::Zero { explicit: true, .. } => Place::Zero,
-            ShallowMapping::Zero { .. } | ShallowMapping::Eof { .. } => Place::Below,
-            ShallowMapping::Special { .. } => Place::Packed,
-            ShallowMapping::Indirect { .. } => Place::Below,
-            _ => return Err(io::ErrorKind::Unsupported.into()),
-        };
-        match alike {
-            0 => Ok((place, len)),
-            alike => Ok((place, alike.min(len))),
-        }
-    }
-
-    /// Whether the start of a range is known to be zeroes by the layer that has it, and how much of
-    /// the range is alike.
-    pub(super) fn is_zero(&self, offset: u64, len: u64) -> io::Result<(bool, u64)> {
-        let (mapping, alike) = self.image.get_mapping(offset, len)?;
-        let zero = matches!(mapping, Mapping::Zero { .. } | Mapping::Eof { .. });
-        match alike {
-            0 => Ok((zero, len)),
-            alike => Ok((zero, alike.min(len))),
-        }
-    }
-
-    /// The same for all of a range: start, length and place of each part.
-    pub(super) fn places(&self, offset: u64, len: u64) -> io::Result<Vec<(u64, u64, Place)>> {
-        let mut places = Vec::new();
-        let mut at = offset;
-        while at < offset + len {
-            let (place, alike) = self.place(at, offset + len - at)?;
-            places.push((at, alike, place));
-            at += alike;
-        }
-        Ok(places)
     }
 }
 
@@ -321,10 +162,4 @@ fn open(layer: &Layer, below: Option<FormatAccess<Storage>>) -> io::Result<Forma
             FormatAccess::new(builder.backing(below).data_file(None).open(gate)?)
         }
     })
-}
-
-/// Gives back the room that a range of a file has.
-fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    sys::fallocate(file, mode, offset, len)
 }

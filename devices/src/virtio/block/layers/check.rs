@@ -23,13 +23,19 @@ const ZERO: u64 = 1;
 const PACKED: u64 = 1 << 62;
 /// More clusters than this are not looked at: 4 TiB in clusters of 64 KiB.
 const MAX_CLUSTERS: u64 = 1 << 26;
+/// So many clusters behind the end of the file may be referred to. A crash of the host leaves that:
+/// the file's new length may be lost where what refers to the new part is not.
+const MAX_BEYOND: usize = 1 << 16;
 
 /// What is known of an image once all of it was looked at.
 #[derive(Debug)]
 pub struct Checked {
     pub(super) header: Header,
-    /// How often each cluster of the file is used, but for the reference counts' own.
+    /// How often each cluster of the file is used, but for the reference counts' own. It may be
+    /// longer than the file.
     pub(super) uses: Vec<u16>,
+    /// Clusters that are used and behind the end of the file. They read as zeroes.
+    pub beyond: u64,
     /// Clusters that are used and counted too low: the next writer would take them for free.
     pub undercounted: u64,
     /// Clusters that are counted and not used: room that is lost.
@@ -66,6 +72,7 @@ pub fn check(path: &Path, file: &File) -> Result<Checked, LayerError> {
     let mut walk = Walk {
         file,
         uses: vec![0; clusters as usize],
+        most: clusters as usize + MAX_BEYOND,
         header: &header,
         packed: 0,
     };
@@ -76,6 +83,7 @@ pub fn check(path: &Path, file: &File) -> Result<Checked, LayerError> {
     let Walk { uses, packed, .. } = walk;
     let mut checked = Checked {
         header,
+        beyond: uses.len() as u64 - clusters,
         uses,
         undercounted: 0,
         leaked: 0,
@@ -101,6 +109,8 @@ struct Walk<'a> {
     file: &'a File,
     header: &'a Header,
     uses: Vec<u16>,
+    /// Clusters at most.
+    most: usize,
     packed: u64,
 }
 
@@ -142,16 +152,14 @@ impl Walk<'_> {
         if !offset.is_multiple_of(self.header.cluster()) {
             return damage("is not at the start of a cluster");
         }
-        match self
-            .uses
-            .get_mut((offset >> self.header.cluster_bits) as usize)
-        {
-            None => damage("is beyond the end of the file"),
-            Some(0) => {
-                self.uses[(offset >> self.header.cluster_bits) as usize] = 1;
-                Ok(())
-            }
-            Some(_) => damage("lies where something else is"),
+        let n = (offset >> self.header.cluster_bits) as usize;
+        if n >= self.most {
+            return damage("is beyond the end of the file");
+        }
+        self.uses.resize(self.uses.len().max(n + 1), 0);
+        match std::mem::replace(&mut self.uses[n], 1) {
+            0 => Ok(()),
+            _ => damage("lies where something else is"),
         }
     }
 
@@ -190,35 +198,45 @@ impl Checked {
         let cluster = self.header.cluster();
         let table_bytes = self.header.reftable_clusters * cluster;
         let table = read_table(file, self.header.reftable_offset, table_bytes)?;
-        // The structure's own clusters, as it says itself.
-        let blocks = table.iter().copied().filter(|entry| *entry != 0);
-        let own = (0..self.header.reftable_clusters)
-            .map(|n| self.header.reftable_offset + n * cluster)
-            .chain(blocks);
+        // The structure's own clusters, as it says itself. What lies in a place where something is
+        // already is made anew elsewhere.
         let mut uses = self.uses.clone();
-        for offset in own {
-            let place = usize::try_from(offset >> self.header.cluster_bits);
-            match place.ok().and_then(|place| uses.get_mut(place)) {
-                Some(uses) if offset.is_multiple_of(cluster) => *uses = uses.saturating_add(1),
-                // It is made anew.
-                _ => self.undercounted += 1,
+        let mut take = |offset: u64| {
+            let place = usize::try_from(offset >> self.header.cluster_bits).ok();
+            let place = place.and_then(|place| uses.get_mut(place));
+            let free = place.filter(|uses| offset.is_multiple_of(cluster) && **uses == 0);
+            free.map(|uses| *uses = 1).is_some()
+        };
+        let own =
+            (0..self.header.reftable_clusters).map(|n| self.header.reftable_offset + n * cluster);
+        let mut misplaced = own.filter(|offset| !take(*offset)).count();
+        let mut blocks = vec![0; table.len()];
+        for (n, offset) in table
+            .into_iter()
+            .enumerate()
+            .filter(|(_, offset)| *offset != 0)
+        {
+            match take(offset) {
+                true => blocks[n] = offset,
+                false => misplaced += 1,
             }
         }
+        self.undercounted += misplaced as u64;
         let bits = 1_u64 << self.header.refcount_order;
         let in_block = (cluster * 8 / bits) as usize;
         let mut block = vec![0; cluster as usize];
-        for (n, uses) in uses.chunks(in_block).enumerate() {
-            match table.get(n) {
-                Some(offset) if (1..=i64::MAX as u64 - cluster).contains(offset) => {
-                    read_some(file, &mut block, *offset)?;
-                }
+        for n in 0..blocks.len().max(uses.len().div_ceil(in_block)) {
+            match blocks.get(n) {
+                Some(offset) if *offset != 0 => read_some(file, &mut block, *offset)?,
+                // What it should count is behind the last that is used.
+                _ if n * in_block >= uses.len() => continue,
                 _ => block.fill(0),
             }
-            for (at, uses) in uses.iter().enumerate() {
+            for at in 0..in_block {
+                let uses = uses.get(n * in_block + at).copied().unwrap_or(0);
                 let counted = count_at(&block, at, bits);
-                // What one thing uses is written in place, so it must not be counted for two.
-                self.undercounted += u64::from(counted < u64::from(*uses));
-                self.leaked += u64::from(counted > u64::from(*uses));
+                self.undercounted += u64::from(counted < u64::from(uses));
+                self.leaked += u64::from(counted > u64::from(uses));
             }
         }
         Ok(())

@@ -3,9 +3,9 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use super::chain::Place;
 use super::flatten::PIECE;
 use super::layer::io_error;
+use super::place::Place;
 use super::{Chain, Format, Layer, LayerError};
 
 /// Writes everything that `top` has into `base`, which it lies over, and makes it durable. When

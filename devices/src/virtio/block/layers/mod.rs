@@ -18,7 +18,9 @@ mod error;
 mod flatten;
 mod header;
 mod layer;
+mod place;
 mod repair;
+mod zeroes;
 
 pub use chain::Chain;
 pub use check::{Checked, check};

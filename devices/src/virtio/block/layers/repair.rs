@@ -19,6 +19,12 @@ const REFTABLE: u64 = 48;
 
 /// Makes the reference counts fit, if they do not.
 pub(super) fn repair(path: &Path, file: &File, checked: &Checked) -> Result<(), LayerError> {
+    if checked.beyond > 0 {
+        // What reads as zeroes is there, as zeroes.
+        let length = checked.uses.len() as u64 * checked.header.cluster();
+        file.set_len(length)
+            .map_err(|source| io_error("repair", path, source))?;
+    }
     if checked.undercounted == 0 && checked.leaked == 0 {
         return Ok(());
     }
