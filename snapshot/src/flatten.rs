@@ -14,10 +14,10 @@ use crate::writer::{DiskSource, Facts, Progress, SnapshotWriter};
 /// What is read and written at a time.
 const PIECE: usize = 4 << 20;
 
-/// Who makes one file of a disk's layers: given the disk and its files, the lowest first, gives the
-/// new file, which nobody else writes to, or says why not.
+/// Who makes one file of a disk's layers: given the disk, its files, the lowest first, and a path
+/// that is free, makes the new file there and says how the disk is in it, or why it cannot be.
 pub type DiskFlattener<'a> =
-    dyn FnMut(&Disk, &[File]) -> Result<(File, DiskFormat), Box<dyn std::error::Error>> + 'a;
+    dyn FnMut(&Disk, Vec<File>, &Path) -> Result<DiskFormat, Box<dyn std::error::Error>> + 'a;
 
 /// Writes to `target` what `from` holds, with a single layer of memory and of each disk. `from` is
 /// checked first: what is damaged does not get new checksums.
@@ -54,7 +54,9 @@ pub fn flatten(
         }
         let files = (0..disk.layers.len()).map(|n| from.disk_layer_file(&disk.drive, n));
         let files = files.collect::<Result<Vec<_>, _>>()?;
-        let (file, format) = disks(disk, &files).map_err(|reason| WriteError::Invalid {
+        let path = writer.scratch()?;
+        let made = disks(disk, files, &path).and_then(|format| Ok((File::open(&path)?, format)));
+        let (file, format) = made.map_err(|reason| WriteError::Invalid {
             path: target.to_owned(),
             reason: format!("drive {:?} cannot be made one file: {reason}", disk.drive),
         })?;
@@ -65,6 +67,7 @@ pub fn flatten(
             frozen: true,
             checksum: disk.layers.iter().any(|layer| layer.checksum.is_some()),
         })?;
+        writer.remove_scratch()?;
     }
     writer.finish(Facts {
         kind: manifest.kind,

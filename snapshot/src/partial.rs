@@ -28,6 +28,9 @@ const FILE_MODE: Mode = Mode::from_raw_mode(0o444);
 /// A guest's memory holds its secrets: others get in when the owner lets them.
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o700);
 
+/// The name of a file that is made by others.
+const SCRATCH: &str = "scratch";
+
 /// The directory, until it is published or dropped.
 pub(crate) struct Partial {
     target: PathBuf,
@@ -100,6 +103,22 @@ impl Partial {
     /// The path that a file of it is going to have, for messages.
     pub(crate) fn path_of(&self, name: &str) -> PathBuf {
         self.target.join(name)
+    }
+
+    /// Where somebody else may make a file that is taken over afterwards: in it, so that it goes
+    /// when it goes.
+    pub(crate) fn scratch(&self) -> PathBuf {
+        let hidden = self.hidden.as_deref().unwrap_or(&self.name);
+        self.target
+            .with_file_name(OsStr::from_bytes(hidden))
+            .join(SCRATCH)
+    }
+
+    /// Removes that file's name.
+    pub(crate) fn remove_scratch(&self) -> Result<(), WriteError> {
+        step();
+        rustix::fs::unlinkat(&self.dir, SCRATCH, AtFlags::empty())
+            .map_err(|source| self.error("remove", SCRATCH, source.into()))
     }
 
     /// Makes a file for reading and writing.

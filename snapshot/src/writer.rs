@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::checksum::Checksum;
 use crate::error::WriteError;
@@ -277,6 +277,14 @@ impl SnapshotWriter {
             (StepError::Invalid(reason), Ok(_)) => self.invalid(reason),
             (_, Err(err)) => err,
         }
+    }
+
+    pub(crate) fn scratch(&self) -> Result<PathBuf, WriteError> {
+        self.partial().map(Partial::scratch)
+    }
+
+    pub(crate) fn remove_scratch(&mut self) -> Result<(), WriteError> {
+        self.guard(|writer| writer.partial()?.remove_scratch())
     }
 
     pub(crate) fn abandon(&mut self) {

@@ -4,6 +4,7 @@ mod driver;
 mod fake;
 mod hostile;
 mod in_flight;
+mod layers;
 mod limits;
 mod model;
 mod open;

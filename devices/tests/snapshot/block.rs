@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use tine_devices::bus::lock;
 use tine_devices::rate::{BucketConfig, RateLimiterConfig};
 use tine_devices::testing::{Buffer, FakeDriver};
+use tine_devices::virtio::block::layers::{Format, Layer, create};
 use tine_devices::virtio::block::{Block, BlockConfig, Engine};
 use tine_devices::virtio::{QueuePlace, VirtioDevice};
 use virtio_bindings::virtio_blk::*;
@@ -116,6 +117,38 @@ impl Subject for Worker {
     fn leave(driver: &mut FakeDriver, _: &mut TempDir) -> Vec<(usize, u16)> {
         leave(driver)
     }
+}
+
+/// A raw image with an empty layer over it.
+struct Layered;
+
+impl Subject for Layered {
+    type Host = TempDir;
+    const FEATURES: u64 = FEATURES;
+
+    fn make() -> (Box<dyn VirtioDevice>, TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("disk");
+        let bytes: Vec<u8> = (0..SECTORS).flat_map(sector).collect();
+        fs::write(&base, bytes).unwrap();
+        let base = Layer::open(&base, Format::Raw).unwrap();
+        let top = create(&dir.path().join("top"), SECTORS * 512, None).unwrap();
+        let config = BlockConfig::new("root", "");
+        let block = Block::open_layers(&config, vec![base, top]).unwrap();
+        (Box::new(block), dir)
+    }
+
+    fn work(driver: &mut FakeDriver, _: &mut TempDir) {
+        work(driver);
+    }
+
+    fn leave(driver: &mut FakeDriver, _: &mut TempDir) -> Vec<(usize, u16)> {
+        leave(driver)
+    }
+}
+
+mod layered {
+    crate::conforms!(super::Layered);
 }
 
 mod uring {

@@ -92,6 +92,53 @@ fn killed_at_any_step_it_leaves_a_whole_snapshot_or_none() {
     assert!(whole >= 2, "{whole} whole ones");
 }
 
+#[test]
+fn killed_at_any_moment_it_leaves_a_whole_snapshot_or_none() {
+    if let Some(dir) = directory() {
+        for n in 0.. {
+            write_first(&dir, &format!("snapshot{n}")).unwrap();
+        }
+    }
+    let test = "tests::crash::killed_at_any_moment_it_leaves_a_whole_snapshot_or_none";
+    let dir = tempfile::tempdir().unwrap();
+    let mut whole = 0;
+    for round in 0..30_u64 {
+        let mut writer = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--test-threads=1"])
+            .env(DIRECTORY, dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let first = dir.path().join("snapshot0.image");
+        while !first.exists() {
+            std::thread::yield_now();
+        }
+        // No event to wait for: the moment is to be any.
+        std::thread::sleep(std::time::Duration::from_micros(round * 7919 % 40_000));
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        let left = names(dir.path());
+        for name in left.iter().filter(|name| name.starts_with("snapshot")) {
+            if let Some(name) = name.strip_suffix(".image") {
+                // What it was killed at is made again.
+                let there = left.iter().any(|other| other == name);
+                std::fs::remove_file(dir.path().join(format!("{name}.image"))).unwrap();
+                let path = dir.path().join(name);
+                if !there {
+                    write_first(dir.path(), name).unwrap();
+                    std::fs::remove_file(dir.path().join(format!("{name}.image"))).unwrap();
+                }
+                Snapshot::open(&path).unwrap().verify(go_on).unwrap();
+                std::fs::remove_dir_all(path).unwrap();
+                whole += u32::from(there);
+            }
+        }
+        assert_eq!(names(dir.path()).len(), 0);
+    }
+    assert!(whole > 0, "it was always killed before there was one");
+}
+
 fn write_pair(dir: &Path) {
     let mut memory = MemoryFile::begin(&dir.join("memory"), SIZE).unwrap();
     let salt = std::fs::read(dir.join("salt")).unwrap()[0];

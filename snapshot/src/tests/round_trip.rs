@@ -98,9 +98,13 @@ fn flattened_it_is_the_same_in_one_layer() {
     let dir = tempfile::tempdir().unwrap();
     let first = write_first(dir.path(), "one").unwrap();
     let second = write_second(dir.path(), "two", &first).unwrap();
-    let mut disks = |_: &crate::manifest::Disk, files: &[File]| {
+    let mut disks = |_: &crate::manifest::Disk, files: Vec<File>, path: &Path| {
         assert_eq!(files.len(), 2);
-        Ok((disk(dir.path(), "flat"), DiskFormat::Raw))
+        disk(
+            path.parent().unwrap(),
+            path.file_name().unwrap().to_str().unwrap(),
+        );
+        Ok(DiskFormat::Raw)
     };
     let flat = flatten(&second, &dir.path().join("three"), &mut disks, go_on).unwrap();
     assert_eq!(flat.memory().unwrap().count(), 1);
@@ -113,6 +117,26 @@ fn flattened_it_is_the_same_in_one_layer() {
             .all(|disk| disk.layers.len() == 1)
     );
     flat.verify(go_on).unwrap();
+    assert!(!flat.path().join("scratch").exists());
+}
+
+#[test]
+fn a_disk_that_cannot_be_flattened_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = write_first(dir.path(), "one").unwrap();
+    let second = write_second(dir.path(), "two", &first).unwrap();
+    let before = std::fs::read_dir(dir.path()).unwrap().count();
+    let mut disks = |_: &crate::manifest::Disk, _: Vec<File>, path: &Path| {
+        std::fs::write(path, "half of it").unwrap();
+        Err("of the weather".into())
+    };
+    let err = flatten(&second, &dir.path().join("three"), &mut disks, go_on).unwrap_err();
+    let err = err.to_string();
+    assert!(
+        err.contains("data-2") && err.contains("of the weather"),
+        "{err}"
+    );
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), before);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::layers::{Format, LayerError};
 use crate::rate::RateLimiterConfig;
 
 /// One drive.
@@ -13,6 +14,10 @@ pub struct BlockConfig {
     /// An image file, or a block device of the host. Where its size is no multiple of 512 bytes
     /// the guest does not see the last, incomplete sector.
     pub path: PathBuf,
+    /// How the disk is in it.
+    pub format: Format,
+    /// What the image lies over, the lowest first. What the image itself says of that is not taken.
+    pub lower: Vec<LowerConfig>,
     /// The guest may not write, and other machines may read the same image.
     pub read_only: bool,
     /// What the guest reads as the drive's serial number, up to 20 bytes; the first 20 bytes of
@@ -32,6 +37,8 @@ impl BlockConfig {
         Self {
             id: id.into(),
             path: path.into(),
+            format: Format::Raw,
+            lower: Vec::new(),
             read_only: false,
             serial: None,
             cache: Cache::default(),
@@ -56,6 +63,15 @@ impl BlockConfig {
         bytes[..text.len()].copy_from_slice(text);
         Ok(bytes)
     }
+}
+
+/// A layer below a drive's image, which is only read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LowerConfig {
+    /// The file.
+    pub path: PathBuf,
+    /// How the disk is in it.
+    pub format: Format,
 }
 
 /// What becomes of the guest's flushes.
@@ -153,6 +169,24 @@ pub enum BlockError {
         path: PathBuf,
         /// Its size in bytes.
         size: u64,
+    },
+    /// A layer of the disk cannot be used.
+    #[error("drive {drive:?}: {source}")]
+    Layer {
+        /// The drive's id.
+        drive: String,
+        /// Which, and why not.
+        source: LayerError,
+    },
+    /// What the drive is to go on in does not fit it.
+    #[error("drive {drive:?} cannot go on in {}: {reason}", .path.display())]
+    Overlay {
+        /// The drive's id.
+        drive: String,
+        /// The overlay.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
     },
     /// The descriptor for all the drive's events could not be made.
     #[error(

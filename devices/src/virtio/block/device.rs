@@ -13,9 +13,10 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 use tine_snapshot::section::{Section, SectionError};
 
 use super::disk::Disk;
+use super::layers::{Format, Layer, LayerError};
 use super::plan::MAX_RANGE_SECTORS;
 use super::state::BlockState;
-use super::{Backend, BlockConfig, BlockError, BlockStats, Cache, RawFile, SECTOR, sys};
+use super::{Backend, BlockConfig, BlockError, BlockStats, Cache, Image, SECTOR, sys};
 use crate::rate::RateLimiter;
 use crate::state::RestoreError;
 use crate::virtio::{
@@ -32,7 +33,7 @@ pub const SEG_MAX: u32 = QUEUE_SIZE as u32 - 2;
 const DISCARD_ALIGNMENT: u32 = 8;
 
 /// A drive.
-pub struct Block<B: Backend = RawFile> {
+pub struct Block<B: Backend = Image> {
     pub(super) disk: Disk<B>,
     /// There while the device is active.
     queue: Option<VirtQueue>,
@@ -43,24 +44,79 @@ pub struct Block<B: Backend = RawFile> {
     events: OwnedFd,
 }
 
-impl Block<RawFile> {
+impl Block<Image> {
     /// Opens the image and locks it: a writer excludes everyone else.
     pub fn open(config: &BlockConfig) -> Result<Self, BlockError> {
-        Self::with_backend(config, RawFile::open(config)?)
+        Self::with_backend(config, Image::open(config)?)
+    }
+
+    /// The same with layers that are open already, the lowest first; where the configuration says
+    /// that they are is not looked at.
+    pub fn open_layers(config: &BlockConfig, layers: Vec<Layer>) -> Result<Self, BlockError> {
+        Self::with_backend(config, Image::of(config, layers)?)
+    }
+
+    /// The drive's layers, the lowest first: its files, opened once more. The last one may be
+    /// written to meanwhile, unless the drive is read-only or nothing runs.
+    pub fn layers(&self) -> Result<Vec<Layer>, BlockError> {
+        let layers = self.disk.backend.layers();
+        layers.map_err(|source| self.layer_error(source))
+    }
+
+    /// Freezes what was written so far, and goes on in `overlay`, a new and empty image of the
+    /// same size (see [`layers::create`](super::layers::create)). The driver notices nothing. What
+    /// is in flight ends first, and nothing new is begun before the event loop's next turn, so a
+    /// settled device is one afterwards.
+    ///
+    /// Gives the frozen layers, the lowest first. They are whole, but not synced. After an error
+    /// the drive goes on as it was.
+    pub fn switch_to_overlay(&mut self, overlay: Layer) -> Result<Vec<Layer>, BlockError> {
+        let (size, wanted) = (overlay.virtual_size(), self.disk.backend.capacity());
+        let refuse = |reason: &str| {
+            Err(BlockError::Overlay {
+                drive: self.disk.id.clone(),
+                path: overlay.path().to_owned(),
+                reason: reason.to_owned(),
+            })
+        };
+        if self.disk.read_only {
+            return refuse("the drive is read-only, so that there is nothing to freeze");
+        }
+        if overlay.format() != Format::Qcow2 || !overlay.is_writable() {
+            return refuse("it is not a qcow2 image that is open to be written");
+        }
+        if size != wanted {
+            return refuse(&format!("it is of {size} bytes, and the drive of {wanted}"));
+        }
+        self.settle();
+        let frozen = self.disk.backend.switch(&self.disk.id, overlay);
+        self.go_on();
+        frozen.map_err(|source| self.layer_error(source))
+    }
+
+    fn layer_error(&self, source: LayerError) -> BlockError {
+        BlockError::Layer {
+            drive: self.disk.id.clone(),
+            source,
+        }
+    }
+
+    /// Requests may have come while nothing was taken.
+    fn go_on(&mut self) {
+        self.disk.stalled = true;
+        let _ = self.disk.backend.event().write(1);
     }
 
     /// Goes on with another image, or with the same one and the size that it has by now. What is
     /// in flight ends first; nothing new is begun before the event loop's next turn, so a settled
-    /// device is one afterwards. Only `config`'s path matters: the rest stays as it was, also when
+    /// device is one afterwards. Only where `config` says that the disk is matters: the rest stays as it was, also when
     /// the image cannot be opened. If the size is another, the driver has to be told that the
     /// configuration space has changed.
     pub fn replace(&mut self, config: &BlockConfig) -> Result<(), BlockError> {
         let next = self.disk.backend.prepare(config)?;
         self.settle();
         self.disk.backend.replace(next);
-        // Requests may have come while nothing was taken.
-        self.disk.stalled = true;
-        let _ = self.disk.backend.event().write(1);
+        self.go_on();
         Ok(())
     }
 }

@@ -16,6 +16,8 @@ use crate::virtio::{Chain, VirtQueue};
 
 /// A drive: its backend, and the requests in flight.
 pub(super) struct Disk<B> {
+    /// The drive's id.
+    pub id: String,
     pub backend: B,
     pub read_only: bool,
     pub cache: Cache,
@@ -68,6 +70,7 @@ impl<B: Backend> Disk<B> {
     /// A drive as configured, with nothing in flight.
     pub fn new(config: &BlockConfig, backend: B) -> Result<Self, BlockError> {
         Ok(Self {
+            id: config.id.clone(),
             backend,
             read_only: config.read_only,
             cache: config.cache,

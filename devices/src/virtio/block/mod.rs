@@ -2,8 +2,9 @@
 //!
 //! [`Block`] is the device: it reads requests out of the queue, checks everything in them, and
 //! answers them. Where the bytes are is the business of a [`Backend`], which knows nothing of
-//! virtio: [`RawFile`] is an image file or a block device of the host. Data moves straight between
-//! it and guest memory ([`Buffers`]).
+//! virtio: [`RawFile`] is an image file or a block device of the host, and data moves straight
+//! between it and guest memory ([`Buffers`]); [`Layered`] is a disk in [`layers`]; [`Image`] is
+//! either, and becomes layers when a snapshot freezes it.
 //!
 //! The device never waits for its storage: a request is handed to the backend, and its completion
 //! announced by an event. What holds true:
@@ -19,17 +20,23 @@ mod buffers;
 mod config;
 mod device;
 mod disk;
+mod image;
+mod layered;
+pub mod layers;
 mod plan;
 mod raw;
 mod request;
 mod state;
 mod stats;
 mod sys;
+mod worker;
 
 pub use backend::{Backend, Completion, Operation, Token};
 pub use buffers::Buffers;
-pub use config::{BlockConfig, BlockError, Cache, Engine};
+pub use config::{BlockConfig, BlockError, Cache, Engine, LowerConfig};
 pub use device::{Block, QUEUE_SIZE, SEG_MAX};
+pub use image::Image;
+pub use layered::Layered;
 pub use raw::RawFile;
 pub use stats::BlockStats;
 

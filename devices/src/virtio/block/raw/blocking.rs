@@ -3,16 +3,23 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
 
+use crate::virtio::block::worker::Perform;
 use crate::virtio::block::{Buffers, Operation, sys};
 
 /// Zeroes are written in pieces of this size where the file system has no better way.
 const ZEROES_LEN: u64 = 256 << 10;
 
-/// Does it. The result is how many bytes were read or written.
-pub(super) fn perform(file: &File, operation: Operation) -> io::Result<u64> {
+impl Perform for Arc<File> {
+    fn perform(&mut self, operation: Operation) -> io::Result<u64> {
+        perform(self, operation)
+    }
+}
+
+fn perform(file: &File, operation: Operation) -> io::Result<u64> {
     match operation {
         Operation::Read { offset, buffers } => transfer(offset, buffers, |buffers, offset| {
             sys::read_vectored(file, buffers, offset)

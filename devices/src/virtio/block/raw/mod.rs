@@ -7,17 +7,18 @@
 
 mod blocking;
 mod uring;
-mod worker;
 
 use std::fs::{File, FileType, Metadata, OpenOptions, TryLockError};
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use self::uring::Uring;
-use self::worker::Worker;
+use super::layers::{Format, Layer, LayerError};
+use super::worker::Worker;
 use super::{Backend, BlockConfig, BlockError, Completion, Engine, Operation, SECTOR, Token};
 
 /// The backend over a file.
@@ -27,11 +28,13 @@ use super::{Backend, BlockConfig, BlockError, Completion, Engine, Operation, SEC
 /// thread is made by the event loop's, and inherits its filter; it needs `preadv`, `pwritev2`,
 /// `pwrite64`, `fdatasync`, `fallocate`, `futex` and `write`.
 pub struct RawFile {
+    path: PathBuf,
+    read_only: bool,
     file: Arc<File>,
     capacity: u64,
     event: Arc<EventFd>,
     uring: Ring,
-    worker: Worker,
+    worker: Worker<Arc<File>>,
 }
 
 enum Ring {
@@ -82,7 +85,17 @@ impl RawFile {
         }
     }
 
-    fn open_with(config: &BlockConfig, event: Arc<EventFd>) -> Result<Self, BlockError> {
+    /// The file once more, as a layer of a disk.
+    pub(super) fn layer(&self) -> Result<Layer, LayerError> {
+        let file = self.file.try_clone().map_err(|source| LayerError::Io {
+            action: "open",
+            path: self.path.clone(),
+            source,
+        })?;
+        Layer::new(&self.path, file, Format::Raw, !self.read_only)
+    }
+
+    pub(super) fn open_with(config: &BlockConfig, event: Arc<EventFd>) -> Result<Self, BlockError> {
         let drive = || config.id.clone();
         let path = || config.path.clone();
         let open = |source| BlockError::Open {
@@ -107,6 +120,8 @@ impl RawFile {
         let capacity = capacity(&file, config)?;
         let file = Arc::new(file);
         Ok(Self {
+            path: config.path.clone(),
+            read_only: config.read_only,
             worker: Worker::new(&config.id, file.clone(), event.clone()),
             file,
             capacity,

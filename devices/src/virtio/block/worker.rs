@@ -1,28 +1,33 @@
 //! A thread of the drive's own that does operations one after another.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use vmm_sys_util::eventfd::EventFd;
 
-use super::blocking::perform;
+use super::{Completion, Operation, Token};
 use crate::bus::lock;
-use crate::virtio::block::{Completion, Operation, Token};
+
+/// What can be told to do an operation on the spot.
+pub(super) trait Perform: Send + 'static {
+    /// Does it. The result is how many bytes were read or written.
+    fn perform(&mut self, operation: Operation) -> io::Result<u64>;
+}
 
 /// The thread, which is there once there was something for it to do.
-pub(super) struct Worker {
+pub(super) struct Worker<P> {
     name: String,
-    shared: Arc<Shared>,
+    shared: Arc<Shared<P>>,
     thread: Option<JoinHandle<()>>,
     /// Submitted and not yet started.
     batch: Vec<(Token, Operation)>,
 }
 
-struct Shared {
-    file: Arc<File>,
+struct Shared<P> {
+    /// Locked for as long as an operation takes.
+    disk: Mutex<P>,
     event: Arc<EventFd>,
     state: Mutex<State>,
     wake: Condvar,
@@ -35,14 +40,14 @@ struct State {
     stop: bool,
 }
 
-impl Worker {
-    /// A worker of the drive `id` on `file` that writes `event` after each operation.
-    pub fn new(id: &str, file: Arc<File>, event: Arc<EventFd>) -> Self {
+impl<P: Perform> Worker<P> {
+    /// A worker of the drive `id` on `disk` that writes `event` after each operation.
+    pub fn new(id: &str, disk: P, event: Arc<EventFd>) -> Self {
         Self {
             // A thread's name cannot hold a zero byte.
             name: format!("block-{id}").replace('\0', ""),
             shared: Arc::new(Shared {
-                file,
+                disk: Mutex::new(disk),
                 event,
                 state: Mutex::default(),
                 wake: Condvar::new(),
@@ -74,6 +79,11 @@ impl Worker {
         self.shared.wake.notify_one();
     }
 
+    /// The disk, when no operation has it.
+    pub fn disk(&self) -> MutexGuard<'_, P> {
+        lock(&self.shared.disk)
+    }
+
     /// Appends what ended.
     pub fn completed(&mut self, into: &mut Vec<Completion>) {
         into.append(&mut lock(&self.shared.state).done);
@@ -90,7 +100,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl<P> Drop for Worker<P> {
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
         state.stop = true;
@@ -103,10 +113,10 @@ impl Drop for Worker {
     }
 }
 
-impl Shared {
+impl<P: Perform> Shared<P> {
     fn run(&self) {
         while let Some((token, operation)) = self.next() {
-            let result = perform(&self.file, operation);
+            let result = lock(&self.disk).perform(operation);
             lock(&self.state).done.push(Completion { token, result });
             let _ = self.event.write(1);
         }
