@@ -221,7 +221,9 @@ impl Captured {
     pub fn restore(self) -> Guest {
         let config = Guest::config(1, self.dir.path());
         let ended: &'static Mutex<Option<Ending>> = Box::leak(Box::default());
-        let Capture { sections, memory } = self.capture;
+        let Capture {
+            sections, memory, ..
+        } = self.capture;
         let machine = Machine::restore(&config, memory, &sections, move |ending| {
             *ended.lock().expect("not poisoned") = Some(ending);
         })

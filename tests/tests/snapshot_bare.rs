@@ -38,7 +38,9 @@ impl Counting {
     fn restore(capture: &Capture) -> Self {
         let (sender, ended) = mpsc::channel();
         let on_end = move |ending| drop(sender.send(ending));
-        let Capture { sections, memory } = capture.clone();
+        let Capture {
+            sections, memory, ..
+        } = capture.clone();
         let machine = Machine::restore(&config(), memory, &sections, on_end).unwrap();
         Self { machine, ended }
     }

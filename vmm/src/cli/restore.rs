@@ -82,6 +82,7 @@ fn in_foreground(args: Args) -> Result<u8, RunError> {
     let loaded = Loaded::open(&args.dir)?;
     let mut config = loaded.description.config();
     config.console = args.console.clone().unwrap_or_default();
+    let own = loaded.place_drives(&mut config, &std::env::temp_dir())?;
     timing.phase("snapshot read");
     let ready = match loaded.description.agent {
         false => Ready::Hello,
@@ -103,7 +104,10 @@ fn in_foreground(args: Args) -> Result<u8, RunError> {
     };
     let make = |on_end| {
         let (memory, sections) = (loaded.memory, loaded.sections);
-        Ok(Machine::restore(&config, memory, &sections, on_end)?)
+        let machine = Machine::restore(&config, memory, &sections, on_end);
+        // They live for as long as they are open.
+        own.iter().for_each(|path| drop(std::fs::remove_file(path)));
+        Ok(machine?)
     };
     foreground::run(make, ready, job, &mut timing)
 }

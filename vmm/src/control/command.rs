@@ -92,10 +92,12 @@ pub(super) enum Command {
     Change(Lifecycle, Permit, Reply),
     /// Take a snapshot.
     Snapshot(SnapshotRequest, Permit, SnapshotReply),
-    /// A snapshot that the machine was to end with is there, or could not be written.
+    /// A snapshot is there, or could not be written.
     Snapshotted {
         /// It is there.
         whole: bool,
+        /// The machine was to end with it.
+        stop: bool,
     },
     /// Make the machine of a snapshot.
     Restore(Box<RestoreRequest>, Permit, Reply),

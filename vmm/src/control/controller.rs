@@ -186,7 +186,7 @@ impl Controller {
                 drop(permit);
                 None
             }
-            Command::Snapshotted { whole } => self.snapshotted(whole),
+            Command::Snapshotted { whole, stop } => self.snapshotted(whole, stop),
             Command::Restore(request, permit, reply) => {
                 let result = self.restore(&request);
                 drop(permit);

@@ -53,6 +53,7 @@ impl Controller {
         // A snapshot that was begun is finished: whoever asked for it wants it all the more now.
         if let Some(writing) = self.writing.take() {
             writing.finish(false);
+            self.reunite_disks();
         }
         let figures = Handle(self.shared.clone()).figures();
         self.shared.go(state, Some(reason.to_owned()));
@@ -70,6 +71,7 @@ impl Controller {
         let figures: Figures = Handle(self.shared.clone()).figures();
         if let Some(writing) = self.writing.take() {
             writing.finish(true);
+            self.reunite_disks();
         }
         let accepted = self.shared.deletion.times();
         self.recorder

@@ -1,5 +1,6 @@
 //! Making the machine of a snapshot.
 
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -46,9 +47,19 @@ impl Controller {
         }
         let loaded = Loaded::at(&request.snapshot)
             .map_err(|err| Refusal::failed("restore the snapshot", err))?;
-        let config = self.restored_config(&loaded, request)?;
+        let mut config = self.restored_config(&loaded, request)?;
+        // In its directory the machine's own layers outlive its process; elsewhere they are gone with
+        // their last descriptor.
+        let run_dir = self.shared.identity.run_dir.clone();
+        let own = run_dir.clone().unwrap_or_else(std::env::temp_dir);
+        let made = loaded
+            .place_drives(&mut config, &own)
+            .map_err(|err| Refusal::failed("restore the snapshot", err))?;
         self.shared.go(State::Starting, None);
         let result = self.make(&loaded, &config, request);
+        if result.is_err() || run_dir.is_none() {
+            made.iter().for_each(|path| drop(fs::remove_file(path)));
+        }
         if result.is_err() {
             // The same process can be told better.
             self.shared.go(State::Created, None);

@@ -86,7 +86,7 @@ impl Controller {
         reply: SnapshotReply,
     ) -> Result<(), Box<(Refusal, SnapshotReply)>> {
         let start = Instant::now();
-        let (save, pause) = match self.take(request.stop) {
+        let (save, pause) = match self.take(&request.target, request.stop) {
             Ok(taken) => taken,
             Err(refusal) => return Err(Box::new((refusal, reply))),
         };
@@ -114,10 +114,10 @@ impl Controller {
             if let Err(err) = &result {
                 logger::log(Level::Error, err);
             }
+            // Lets go of the frozen images before anybody is told that they are free.
+            drop(save);
+            shared.tell(Command::Snapshotted { whole, stop });
             let _ = reply.send(result);
-            if stop {
-                shared.tell(Command::Snapshotted { whole });
-            }
         };
         let thread = thread::Builder::new().name("snapshot".to_owned());
         match thread.spawn(write) {
@@ -137,7 +137,7 @@ impl Controller {
     }
 
     /// Takes the state. With `stay`, the machine does not go on.
-    fn take(&mut self, stay: bool) -> Result<(Save, Duration), Refusal> {
+    fn take(&mut self, place: &Place, stay: bool) -> Result<(Save, Duration), Refusal> {
         if self.writing.as_ref().is_some_and(Writing::goes_on) {
             return Err(Refusal::Busy("snapshot"));
         }
@@ -149,11 +149,21 @@ impl Controller {
         if !matches!(before, State::Running | State::Paused | State::Starting) {
             return Err(Refusal::State(before));
         }
+        let pair = matches!(place, Place::Pair { .. });
+        if pair && !machine.config().drives.is_empty() {
+            return Err(Refusal::failed(
+                "take a snapshot",
+                "a pair of files has no room for disks: give a directory to PUT /v1/snapshots",
+            ));
+        }
+        let run_dir = self.shared.identity.run_dir.clone();
+        let failed = |err| Refusal::failed("take a snapshot", err);
+        let overlays = machine.new_overlays(run_dir.as_deref()).map_err(failed)?;
         self.shared.go(State::Snapshotting, None);
         let machine = self.started()?;
         let start = Instant::now();
         machine.pause();
-        let captured = machine.capture();
+        let captured = machine.capture_with(overlays);
         let at = SystemTime::now();
         let runs = before != State::Paused && !(stay && captured.is_ok());
         if runs {
@@ -176,15 +186,27 @@ impl Controller {
         Ok((save, pause))
     }
 
-    /// A snapshot that the machine was to end with has been written, or could not be.
-    pub(super) fn snapshotted(&mut self, whole: bool) -> Option<Outcome> {
-        match whole {
-            true => Some(self.over(State::Ended, "a snapshot was taken of it")),
+    /// A snapshot has been written, or could not be; with `stop` the machine was to end with it.
+    pub(super) fn snapshotted(&mut self, whole: bool, stop: bool) -> Option<Outcome> {
+        self.reunite_disks();
+        match (stop, whole) {
+            (true, true) => Some(self.over(State::Ended, "a snapshot was taken of it")),
             // It goes on: nothing may be lost.
-            false => {
+            (true, false) => {
                 let _ = self.resume();
                 None
             }
+            (false, _) => None,
+        }
+    }
+
+    /// Lets drives whose images are the caller's have what was written since a snapshot froze them.
+    pub(super) fn reunite_disks(&mut self) {
+        if let Some(machine) = &self.machine
+            && let Err(err) = machine.reunite()
+        {
+            // The drive goes on in its overlay: nothing is lost, but it is in two files.
+            logger::log(Level::Error, err);
         }
     }
 }

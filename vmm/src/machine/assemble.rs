@@ -13,7 +13,7 @@ use tine_snapshot::section::Section;
 
 use super::drives::Drive;
 use super::event_loop::EventLoop;
-use super::parts::Devices;
+use super::parts::{Devices, drive_section};
 use super::{Machine, MachineError, generation, restore};
 use crate::arch::x86_64::acpi::{self, MmioDevice};
 use crate::arch::x86_64::{cpuid, regs};
@@ -79,8 +79,14 @@ impl Machine {
         let mut drive_handles = Vec::with_capacity(drives.len());
         for (block, drive) in drives.into_iter().zip(&config.drives) {
             let (stats, limiter) = (block.stats().clone(), block.rate_limiter().clone());
-            let transport = devices.add_virtio(format!("drive/{}", drive.id), Box::new(block))?;
-            drive_handles.push(Drive::new(&drive.id, stats, limiter, transport));
+            let transport = devices.add_virtio(drive_section(&drive.id), Box::new(block))?;
+            drive_handles.push(Drive::new(
+                &drive.id,
+                stats,
+                limiter,
+                transport,
+                saved.is_some(),
+            ));
         }
         let mut interfaces = Vec::with_capacity(nets.len());
         for (net, interface) in nets.into_iter().zip(&config.interfaces) {

@@ -1,10 +1,13 @@
 //! Taking the state of a machine that stands still.
 
+use std::sync::Arc;
+
 use tine_devices::bus::lock;
 use tine_snapshot::section::{Section, SectionError};
 
-use super::Machine;
+use super::disks::{self, CapturedDisk, Overlay};
 use super::restore::{VM_SECTION, vcpu_section};
+use super::{DriveError, Machine};
 use crate::kvm::{KvmError, VmState};
 use crate::memory::{Image, MemoryError};
 use crate::vcpu::Gone;
@@ -25,6 +28,9 @@ pub enum CaptureError {
     /// Memory cannot be frozen.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// A disk cannot be frozen.
+    #[error(transparent)]
+    Disk(#[from] DriveError),
 }
 
 /// A machine at one moment: what another one can be made of.
@@ -34,19 +40,37 @@ pub struct Capture {
     pub sections: Vec<Section>,
     /// Memory.
     pub memory: Image,
+    /// Drives, if they were asked for.
+    pub disks: Arc<Vec<CapturedDisk>>,
 }
 
 impl Machine {
-    /// Takes the state of this machine, which has been paused. It can go on at once: what was taken
-    /// does not change any more.
+    /// Takes the state of this machine, which has been paused, without its disks. It can go on at
+    /// once: what was taken does not change any more.
     pub fn capture(&self) -> Result<Capture, CaptureError> {
+        self.take(None)
+    }
+
+    /// The same with its disks. Drives that can be written to go on in `overlays`, which
+    /// [`Machine::new_overlays`] made; those that are not used are removed.
+    pub fn capture_with(&self, overlays: Vec<Overlay>) -> Result<Capture, CaptureError> {
+        self.take(Some(overlays))
+    }
+
+    fn take(&self, mut overlays: Option<Vec<Overlay>>) -> Result<Capture, CaptureError> {
+        let taken = self.try_take(&mut overlays);
+        disks::discard(overlays.unwrap_or_default());
+        taken
+    }
+
+    fn try_take(&self, overlays: &mut Option<Vec<Overlay>>) -> Result<Capture, CaptureError> {
         let mut sections = Vec::from(self.parts.save_legacy()?);
-        // Locked until memory is frozen: what devices do comes before all of it or after.
+        // Locked until memory and disks are frozen: what devices do comes before all of it or after.
         let mut transports = Vec::with_capacity(self.parts.virtio.len());
         for (name, transport) in &self.parts.virtio {
             let mut transport = lock(transport);
             sections.extend(transport.save(name)?);
-            transports.push(transport);
+            transports.push((name.as_str(), transport));
         }
         // After the devices, which may have interrupted.
         sections.push(Section::of(VM_SECTION, &VmState::save(&self.vm)?)?);
@@ -57,7 +81,14 @@ impl Machine {
             sections.push(Section::of(vcpu_section(index), &state)?);
         }
         let memory = self.memory.freeze()?;
-        drop(transports);
-        Ok(Capture { sections, memory })
+        let disks = match overlays.take() {
+            Some(overlays) => self.freeze_disks(overlays, &mut transports)?,
+            None => Vec::new(),
+        };
+        Ok(Capture {
+            sections,
+            memory,
+            disks: Arc::new(disks),
+        })
     }
 }

@@ -1,13 +1,16 @@
 //! The drives of a running machine: their counters, their limits, and other images for them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tine_devices::bus::lock;
 use tine_devices::rate::{RateLimiter, RateLimiterUpdate};
-use tine_devices::virtio::block::{Block, BlockConfig, BlockError, BlockStats};
+use tine_devices::virtio::block::layers::LayerError;
+use tine_devices::virtio::block::{BlockConfig, BlockError, BlockStats};
 use tine_devices::virtio::mmio::MmioTransport;
 
 use super::Machine;
+use super::disks::with_block;
 
 /// Why a drive of a running machine could not be changed.
 #[derive(Debug, thiserror::Error)]
@@ -18,14 +21,19 @@ pub enum DriveError {
     /// The other image cannot be used; the drive goes on with the old one.
     #[error(transparent)]
     Replace(#[from] BlockError),
+    /// A layer of it cannot be made.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
 }
 
 /// What the machine keeps of a drive.
 pub(super) struct Drive {
-    id: String,
+    pub id: String,
     stats: Arc<BlockStats>,
     limiter: RateLimiter,
-    transport: Arc<Mutex<MmioTransport>>,
+    pub transport: Arc<Mutex<MmioTransport>>,
+    /// Its files are the machine's own, and no caller's.
+    pub owned: AtomicBool,
 }
 
 impl Drive {
@@ -34,12 +42,14 @@ impl Drive {
         stats: Arc<BlockStats>,
         limiter: RateLimiter,
         transport: Arc<Mutex<MmioTransport>>,
+        owned: bool,
     ) -> Self {
         Self {
             id: id.to_owned(),
             stats,
             limiter,
             transport,
+            owned: AtomicBool::new(owned),
         }
     }
 }
@@ -56,10 +66,9 @@ impl Machine {
     pub fn replace_drive(&self, config: &BlockConfig) -> Result<(), DriveError> {
         let drive = self.drive(&config.id)?;
         let mut transport = lock(&drive.transport);
-        let device: &mut dyn std::any::Any = transport.device_mut();
-        let unknown = || DriveError::Unknown(config.id.clone());
-        let block: &mut Block = device.downcast_mut().ok_or_else(unknown)?;
-        block.replace(config)?;
+        let replaced = with_block(&mut transport, |block| block.replace(config));
+        replaced.ok_or_else(|| DriveError::Unknown(config.id.clone()))??;
+        drive.owned.store(false, Ordering::Relaxed);
         transport.config_changed();
         Ok(())
     }

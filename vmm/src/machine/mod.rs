@@ -3,6 +3,7 @@
 mod assemble;
 mod boot_timer;
 mod capture;
+mod disks;
 mod drives;
 mod event_loop;
 mod generation;
@@ -34,6 +35,7 @@ use crate::logger::{self, Level};
 use crate::memory::{MachineMemory, MemoryError};
 use crate::vcpu::{VcpuThread, Wish};
 pub use capture::{Capture, CaptureError};
+pub use disks::{CapturedDisk, Overlay, overlay_path};
 use drives::Drive;
 pub use drives::DriveError;
 use event_loop::EventLoop;

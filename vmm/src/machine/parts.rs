@@ -149,3 +149,8 @@ impl Parts {
         Ok(())
     }
 }
+
+/// The name of a drive among a snapshot's sections.
+pub(super) fn drive_section(id: &str) -> String {
+    format!("drive/{id}")
+}

@@ -1,13 +1,18 @@
 //! Reading a snapshot's directory as what a machine is made from.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use tine_snapshot::manifest::Manifest;
+use tine_devices::virtio::block::layers::{self, Backing, Format, LayerError};
+use tine_devices::virtio::block::{BlockConfig, LowerConfig};
+use tine_snapshot::manifest::{DiskLayer, Manifest, disk_file};
 use tine_snapshot::section::Section;
 use tine_snapshot::{Map, MemoryLayers, ReadError, Snapshot, Source, pair};
 
 use super::host::{self, Unfit};
 use super::{Description, Place};
+use crate::config::MachineConfig;
+use crate::machine::overlay_path;
 use crate::memory::{Image, Layer, MAX_RUNS, Run, Stored};
 
 /// Why no machine can be made of a snapshot.
@@ -32,6 +37,15 @@ pub enum LoadError {
         /// What is wrong with it.
         reason: String,
     },
+    /// It has nothing for one of its machine's drives.
+    #[error("the snapshot has no disk for the drive {drive:?}: take one with `tine snapshot`")]
+    Drive {
+        /// The drive.
+        drive: String,
+    },
+    /// The machine's own layer of a disk cannot be made.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
     /// Its memory is in too many pieces to be mapped.
     #[error(
         "the snapshot {path}: its memory is in {runs} pieces, more than {MAX_RUNS}: make one of \
@@ -56,6 +70,8 @@ pub struct Loaded {
     pub sections: Vec<Section>,
     /// Memory.
     pub memory: Image,
+    /// Where the disks' layers are.
+    dir: Option<PathBuf>,
 }
 
 impl Loaded {
@@ -81,6 +97,7 @@ impl Loaded {
             sections: snapshot.state()?,
             memory: image(snapshot.memory()?, dir, Some(stored))?,
             manifest: manifest.clone(),
+            dir: Some(dir.to_owned()),
         })
     }
 
@@ -92,7 +109,74 @@ impl Loaded {
             memory: image(read.memory(memory)?, memory, None)?,
             sections: read.sections,
             manifest: read.manifest,
+            dir: None,
         })
+    }
+
+    /// Says where the drives of `config`, which is [`Description::config`]'s, are: the snapshot's
+    /// layers, and for each drive that can be written to an overlay of the machine's own, which is
+    /// made in `own`. Gives the overlays' paths.
+    pub fn place_drives(
+        &self,
+        config: &mut MachineConfig,
+        own: &Path,
+    ) -> Result<Vec<PathBuf>, LoadError> {
+        let mut made = Vec::new();
+        for drive in &mut config.drives {
+            match self.place_drive(drive, own) {
+                Ok(overlay) => made.extend(overlay),
+                Err(err) => {
+                    made.iter().for_each(|path| drop(fs::remove_file(path)));
+                    return Err(err);
+                }
+            }
+        }
+        Ok(made)
+    }
+
+    fn place_drive(
+        &self,
+        drive: &mut BlockConfig,
+        own: &Path,
+    ) -> Result<Option<PathBuf>, LoadError> {
+        let missing = || LoadError::Drive {
+            drive: drive.id.clone(),
+        };
+        let disk = self
+            .manifest
+            .disks
+            .iter()
+            .find(|disk| disk.drive == drive.id);
+        let (Some(dir), Some(disk)) = (&self.dir, disk) else {
+            return Err(missing());
+        };
+        let place = |layer: &DiskLayer| LowerConfig {
+            path: dir.join(&layer.file),
+            format: layer.format,
+        };
+        let mut layers: Vec<LowerConfig> = disk.layers.iter().map(place).collect();
+        let (Some(top), Some(size)) = (layers.last(), disk.layers.last()) else {
+            return Err(missing());
+        };
+        if drive.read_only {
+            drive.format = top.format;
+            drive.path = top.path.clone();
+            layers.pop();
+            drive.lower = layers;
+            return Ok(None);
+        }
+        let overlay = overlay_path(own, &drive.id);
+        // As the next snapshot's directory has it, where other tools find the two together.
+        let name = disk_file(&drive.id, layers.len() - 1, top.format);
+        let backing = Backing {
+            name: &name,
+            format: top.format,
+        };
+        layers::create(&overlay, size.virtual_size, Some(backing))?;
+        drive.format = Format::Qcow2;
+        drive.path = overlay.clone();
+        drive.lower = layers;
+        Ok(Some(overlay))
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tine_snapshot::manifest::{self, Kind, Manifest, Parent, Region};
 use tine_snapshot::pair::{self, MemoryFile};
 use tine_snapshot::{
-    Facts, MemoryWriter, Progress, ReadError, Snapshot, SnapshotWriter, WriteError,
+    DiskSource, Facts, MemoryWriter, Progress, ReadError, Snapshot, SnapshotWriter, WriteError,
 };
 
 use super::{Description, Place, host};
@@ -87,6 +87,7 @@ impl Save {
         let data = part.data().map_err(source)?;
         writer.reserve(total(&data))?;
         writer.write_state(&self.capture.sections)?;
+        self.write_disks(&mut writer)?;
         if let Some((_, parent)) = &parent {
             writer.link_memory_layers(parent)?;
         }
@@ -112,6 +113,23 @@ impl Save {
             });
         }
         Ok(snapshot)
+    }
+
+    /// The disks' files: those that are the machine's own become part of the snapshot as they are.
+    fn write_disks(&self, writer: &mut SnapshotWriter) -> Result<(), WriteError> {
+        for disk in &*self.capture.disks {
+            writer.begin_disk(&disk.drive, disk.read_only)?;
+            for layer in &disk.layers {
+                writer.add_disk_layer(&DiskSource {
+                    file: layer.file(),
+                    format: layer.format(),
+                    virtual_size: layer.virtual_size(),
+                    frozen: disk.owned,
+                    checksum: false,
+                })?;
+            }
+        }
+        Ok(())
     }
 
     fn facts(&self, parent: Option<Parent>) -> Result<Facts, ReadError> {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::event::epoll;
@@ -92,6 +93,22 @@ impl Block<Image> {
         let frozen = self.disk.backend.switch(&self.disk.id, overlay);
         self.go_on();
         frozen.map_err(|source| self.layer_error(source))
+    }
+
+    /// Undoes [`Self::switch_to_overlay`]: what was written since goes into the raw image that was
+    /// frozen, which must not be in use by anybody else any more, and the drive goes on in it.
+    /// Gives the overlay's file; `None` where the drive is not an overlay over a raw image. What is
+    /// in flight ends first. After an error the drive goes on as it was.
+    pub fn take_back(&mut self) -> Result<Option<PathBuf>, BlockError> {
+        self.settle();
+        let taken = self.disk.backend.take_back(&self.disk.id);
+        self.go_on();
+        taken.map_err(|source| self.layer_error(source))
+    }
+
+    /// Whether the guest can only read.
+    pub fn is_read_only(&self) -> bool {
+        self.disk.read_only
     }
 
     fn layer_error(&self, source: LayerError) -> BlockError {

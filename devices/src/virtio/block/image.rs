@@ -1,12 +1,14 @@
 //! What a drive's bytes are in: one raw file, by io_uring, or layers, by a thread. The one becomes
 //! the other while the guest runs, when a snapshot freezes what was written so far.
 
+use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use super::layered::Layered;
-use super::layers::{Format, Layer, LayerError};
+use super::layers::{Format, Layer, LayerError, commit};
 use super::raw::Replacement;
 use super::{Backend, BlockConfig, BlockError, Completion, Operation, RawFile, Token};
 
@@ -126,6 +128,29 @@ impl Image {
         }
         *self = next;
         Ok(frozen)
+    }
+
+    /// Takes the overlay back into the raw image that it lies over, which is the disk alone then.
+    /// Nothing is in flight. Gives the overlay's file, which nobody needs any more; `None` when
+    /// there is no such overlay. After an error all is as it was.
+    pub(super) fn take_back(&mut self, id: &str) -> Result<Option<PathBuf>, LayerError> {
+        let Kind::Layered(layered) = &self.kind else {
+            return Ok(None);
+        };
+        layered.flush()?;
+        let mut layers = layered.layers()?;
+        let (Some(top), Some(base), None) = (layers.pop(), layers.pop(), layers.pop()) else {
+            return Ok(None);
+        };
+        if base.format() != Format::Raw {
+            return Ok(None);
+        }
+        let overlay = top.path().to_owned();
+        let base = base.into_writable()?;
+        let united = commit(top.into_read_only(), base, |_| ControlFlow::Continue(()))?;
+        let raw = RawFile::of_layer(id, &united.into_writable()?, self.event.clone())?;
+        self.kind = Kind::Raw(Box::new(raw));
+        Ok(Some(overlay))
     }
 
     /// Whether requests go through io_uring; `None` before the first one.

@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde_json::json;
+use tine_devices::virtio::block::layers::{self, Format, Layer};
 use tine_snapshot::manifest::Disk;
 use tine_snapshot::{Progress, Snapshot};
 
@@ -88,14 +89,29 @@ pub fn verify(args: &Verify) -> Result<u8, Failure> {
 /// Writes one that shares nothing.
 pub fn flatten(args: &Flatten) -> Result<u8, Failure> {
     let snapshot = Snapshot::open(&args.dir).map_err(failed)?;
-    let mut disks = |disk: &Disk, layers: &[File]| match layers {
-        [only] => Ok((only.try_clone()?, disk.layers[0].format)),
-        _ => Err(format!("drive {:?} has several layers", disk.drive).into()),
-    };
+    let mut disks = one_file;
     let made = tine_snapshot::flatten(&snapshot, &args.target, &mut disks, progress("written"));
     let made = made.map_err(failed)?;
     output::print(&format!("{}\n", made.manifest().id))?;
     Ok(0)
+}
+
+/// Makes one file of a disk's layers.
+fn one_file(
+    disk: &Disk,
+    files: Vec<File>,
+    path: &Path,
+) -> Result<Format, Box<dyn std::error::Error>> {
+    let mut opened = Vec::with_capacity(files.len());
+    for (file, layer) in files.into_iter().zip(&disk.layers) {
+        opened.push(Layer::from_file(
+            Path::new(&layer.file),
+            file,
+            layer.format,
+        )?);
+    }
+    layers::flatten(opened, path, Format::Qcow2, |_| ControlFlow::Continue(()))?;
+    Ok(Format::Qcow2)
 }
 
 /// Shows how far it is, where somebody may be looking.

@@ -118,6 +118,26 @@ impl Layer {
         locked.map_err(|source| io_error("lock", &self.path, source))
     }
 
+    /// It is written again, by this disk alone: nobody else reads it.
+    pub(in super::super) fn into_writable(self) -> Result<Self, LayerError> {
+        match self.file.try_lock() {
+            Ok(()) => Ok(Self {
+                writable: true,
+                ..self
+            }),
+            Err(TryLockError::WouldBlock) => Err(LayerError::InUse {
+                path: self.path,
+                writable: true,
+            }),
+            Err(TryLockError::Error(source)) => Err(io_error("lock", &self.path, source)),
+        }
+    }
+
+    /// The open file.
+    pub(in super::super) fn into_file(self) -> File {
+        self.file
+    }
+
     /// It is not written through this one.
     pub(in super::super) fn into_read_only(self) -> Self {
         Self {

@@ -95,6 +95,25 @@ impl RawFile {
         Layer::new(&self.path, file, Format::Raw, !self.read_only)
     }
 
+    /// The file of a raw layer that is alone its disk.
+    pub(super) fn of_layer(
+        id: &str,
+        layer: &Layer,
+        event: Arc<EventFd>,
+    ) -> Result<Self, LayerError> {
+        let file = layer.try_clone()?.into_file();
+        let file = Arc::new(file);
+        Ok(Self {
+            path: layer.path().to_owned(),
+            read_only: !layer.is_writable(),
+            worker: Worker::new(id, file.clone(), event.clone()),
+            file,
+            capacity: layer.virtual_size() / SECTOR * SECTOR,
+            event,
+            uring: Ring::Untried,
+        })
+    }
+
     pub(super) fn open_with(config: &BlockConfig, event: Arc<EventFd>) -> Result<Self, BlockError> {
         let drive = || config.id.clone();
         let path = || config.path.clone();
