@@ -66,6 +66,28 @@ fn what_comes_too_early_or_too_late_is_refused_and_changes_nothing() {
     assert_eq!(vmm.get("/vm/config").body, before);
 }
 
+#[test]
+fn what_no_machine_has_is_refused_by_its_name() {
+    let vmm = Vmm::start([] as [&str; 0]);
+    let body = json!({"id": "pmem0"}).to_string();
+    for (method, path, name) in [
+        ("PUT", "/cpu-config", "CPU templates"),
+        ("PUT", "/pmem/pmem0", "pmem devices"),
+        ("PATCH", "/pmem/pmem0", "pmem devices"),
+        ("PUT", "/hotplug/memory", "memory hotplug"),
+        ("PATCH", "/hotplug/memory", "memory hotplug"),
+        ("GET", "/hotplug/memory", "memory hotplug"),
+    ] {
+        let body = Some(body.as_str()).filter(|_| method != "GET");
+        let fault = vmm.request(method, path, body).expect(400).fault();
+        let words = format!(
+            "{name} {} not supported",
+            if name.ends_with('s') { "are" } else { "is" }
+        );
+        assert!(fault.starts_with(&words), "{method} {path}: {fault}");
+    }
+}
+
 /// Field case 47.
 #[test]
 fn a_misspelt_field_is_named_and_changes_nothing() {

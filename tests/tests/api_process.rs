@@ -168,6 +168,23 @@ fn the_boot_timer_tells_the_log() {
 }
 
 #[test]
+fn metrics_go_to_the_file_of_the_arguments() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metrics");
+    let words = ["--no-seccomp", "--metrics-path", path.to_str().unwrap()];
+    let vmm = Vmm::start_in(dir, words);
+    vmm.put("/metrics", &json!({"metrics_path": "/tmp/other"}))
+        .expect(400);
+    vmm.boot_source("hang");
+    vmm.start_machine().expect(204);
+    vmm.put("/actions", &json!({"action_type": "FlushMetrics"}))
+        .expect(204);
+    let line = std::fs::read_to_string(path).unwrap();
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(line["state"]["starting"], 1.0);
+}
+
+#[test]
 fn arguments_that_make_no_sense_are_refused() {
     let long = format!("/tmp/{}", "x".repeat(120));
     for (args, status, message) in [
@@ -175,6 +192,10 @@ fn arguments_that_make_no_sense_are_refused() {
         (vec!["--no-api"], 2, "--config-file"),
         (vec!["--id", "a/b"], 2, "letters"),
         (vec!["--level", "Loud"], 2, "Loud"),
+        (vec!["--enable-pci"], 2, "virtio-mmio"),
+        (vec!["--seccomp-filter", "f"], 2, "--seccomp-filter: "),
+        (vec!["--show-log-origin"], 2, "--show-log-origin: "),
+        (vec!["--module", "m"], 2, "--module: "),
         (vec!["--api-sock", &long], 1, "107"),
         (
             vec![

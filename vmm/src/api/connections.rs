@@ -28,22 +28,28 @@ pub struct Slot {
     /// Bytes of a head have come, and not all.
     head: AtomicBool,
     head_began: Notify,
+    /// What comes from now on is perhaps no request.
+    upgrading: AtomicBool,
     /// The connection is to end.
     pub end: Notify,
 }
 
 impl Slot {
-    /// Bytes have come.
-    pub fn received(&self) {
-        if !self.busy.load(Relaxed) && !self.head.swap(true, Relaxed) {
+    /// Bytes have come. Says whether a request begins with them.
+    pub fn received(&self) -> bool {
+        let begins = !self.busy.load(Relaxed) && !self.head.swap(true, Relaxed);
+        if begins {
             *lock(&self.since) = Instant::now();
             self.head_began.notify_one();
         }
+        begins && !self.upgrading.load(Relaxed)
     }
 
-    /// A head is complete. The request is being answered until the result is dropped.
-    pub fn begin(self: &Arc<Self>) -> Busy {
+    /// A head is complete. The request is being answered until the result is dropped; with
+    /// `upgrade`, the connection may become something else then.
+    pub fn begin(self: &Arc<Self>, upgrade: bool) -> Busy {
         self.busy.store(true, Relaxed);
+        self.upgrading.fetch_or(upgrade, Relaxed);
         self.head.store(false, Relaxed);
         Busy(self.clone())
     }
@@ -101,6 +107,7 @@ impl Connections {
             since: Mutex::new(Instant::now()),
             head: AtomicBool::new(false),
             head_began: Notify::new(),
+            upgrading: AtomicBool::new(false),
             end: Notify::new(),
         });
         let number = self.next.get();

@@ -1,5 +1,5 @@
 //! The known API's devices that have handles of their own at run time: network interfaces, the
-//! balloon, the metadata store. And what is not there yet: read and checked like all else, then refused by name.
+//! balloon, the metadata store.
 
 use serde_json::{Value, json};
 use tine_devices::mmds::MmdsError;

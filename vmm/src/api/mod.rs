@@ -14,6 +14,7 @@ mod fault;
 mod io;
 mod known;
 mod known_devices;
+mod known_refused;
 mod known_snapshot;
 mod listen;
 mod proxy;

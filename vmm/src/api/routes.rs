@@ -11,7 +11,7 @@ use tine_guest_agent::fields::Fields;
 use super::body::collect;
 use super::fault::{Fault, Reply};
 use super::serve::App;
-use super::{known, v1};
+use super::{known, known_refused, v1};
 
 /// Who answers a route.
 #[derive(Clone, Copy)]
@@ -84,7 +84,8 @@ impl Call {
 
 /// All routes.
 pub fn table() -> impl Iterator<Item = &'static Route> {
-    known::ROUTES.iter().chain(v1::ROUTES)
+    let known = known::ROUTES.iter().chain(known_refused::ROUTES);
+    known.chain(v1::ROUTES)
 }
 
 /// Answers a request.

@@ -11,6 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::header::UPGRADE;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -109,7 +110,8 @@ async fn serve(app: Rc<App>, stream: UnixStream, slot: Arc<Slot>) {
     let service = {
         let slot = slot.clone();
         service_fn(move |request: Request<Incoming>| {
-            let (app, busy) = (app.clone(), slot.begin());
+            let upgrade = request.headers().contains_key(UPGRADE);
+            let (app, busy) = (app.clone(), slot.begin(upgrade));
             async move {
                 let response = answer(app, request).await;
                 Ok::<_, Infallible>(response.map(|body| body.hold(busy)))

@@ -14,7 +14,7 @@ use super::life::listen_for_agent;
 use super::settings::Settings;
 use super::state::State;
 use crate::agent::{self, AgentError};
-use crate::config::MachineConfig;
+use crate::config::{ConsoleConfig, MachineConfig};
 use crate::machine::Machine;
 use crate::snapshot::{Loaded, Place};
 
@@ -82,8 +82,13 @@ impl Controller {
     ) -> Result<MachineConfig, Refusal> {
         let failed = |reason: String| Refusal::failed("restore the snapshot", reason);
         let mut config = loaded.description.config();
-        config.console = self.settings.console();
-        config.vsock.uds_path = request.vsock.clone();
+        config.console = match (self.settings.console(), &request.snapshot) {
+            // Clients of the known API read a restored guest's console there.
+            (ConsoleConfig::None, Place::Pair { .. }) => ConsoleConfig::Stdout,
+            (console, _) => console,
+        };
+        let vsock = request.vsock.clone();
+        config.vsock.uds_path = vsock.or_else(|| loaded.description.vsock_path.clone());
         for (id, tap) in &request.taps {
             let mut interfaces = config.interfaces.iter_mut();
             let interface = interfaces.find(|interface| interface.id == *id);

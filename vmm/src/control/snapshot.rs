@@ -86,10 +86,13 @@ impl Controller {
         reply: SnapshotReply,
     ) -> Result<(), Box<(Refusal, SnapshotReply)>> {
         let start = Instant::now();
-        let (save, pause) = match self.take(&request.target, request.stop) {
+        let (mut save, pause) = match self.take(&request.target, request.stop) {
             Ok(taken) => taken,
             Err(refusal) => return Err(Box::new((refusal, reply))),
         };
+        if let (Place::Pair { .. }, Some(vsock)) = (&request.target, &self.settings.vsock) {
+            save.description.vsock_path = vsock.uds_path.clone();
+        }
         let (shared, stop) = (self.shared.clone(), request.stop);
         let cancelled = Arc::new(AtomicBool::new(false));
         let told = cancelled.clone();

@@ -1,5 +1,6 @@
 //! What a snapshot says of its machine: enough to make another one of the same devices, and nothing
-//! that belongs to the host but the names of network devices. Paths are the caller's to give.
+//! that belongs to the host but the names of network devices. Paths are the caller's to give, but
+//! for one that clients of the known API leave to the pair of files.
 
 use std::path::PathBuf;
 
@@ -36,6 +37,10 @@ pub struct Description {
     pub boot_timer: bool,
     /// The guest's agent had answered.
     pub agent: bool,
+    /// Where other processes reached the guest's sockets: in a pair of files only, as clients of
+    /// the known API expect the socket where it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vsock_path: Option<PathBuf>,
 }
 
 /// A drive.
@@ -102,6 +107,7 @@ impl Description {
             guest_cid: config.vsock.guest_cid,
             boot_timer: config.boot_timer,
             agent: false,
+            vsock_path: None,
         }
     }
 

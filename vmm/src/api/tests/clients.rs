@@ -65,6 +65,26 @@ fn requests_in_one_piece_are_answered_in_order() {
 }
 
 #[test]
+fn a_connection_of_http_1_0_is_kept_for_the_known_api_alone() {
+    let bench = Bench::new();
+    let mut stream = bench.connect();
+    for _ in 0..3 {
+        stream.write_all(b"GET /version HTTP/1.0\r\n\r\n").unwrap();
+        assert_eq!(answer(&mut stream).0, 200);
+        let put = b"PUT /machine-config HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}";
+        stream.write_all(put).unwrap();
+        assert_eq!(answer(&mut stream).0, 400);
+    }
+    let mut stream = bench.connect();
+    stream
+        .write_all(b"GET /v1/machine HTTP/1.0\r\n\r\n")
+        .unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.0 200"), "{text}");
+}
+
+#[test]
 fn a_client_that_says_no_more_still_gets_its_answer() {
     let bench = Bench::new();
     let mut stream = bench.connect();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use tine::api::DEFAULT_MAX_BODY;
 use tine::logger::{self, Level};
 use tine_devices::mmds::DEFAULT_LIMIT;
@@ -49,21 +49,79 @@ pub struct Args {
     /// Lines of the log say their level
     #[arg(long)]
     pub show_level: bool,
+    /// File or FIFO for metrics, as by `PUT /metrics`
+    #[arg(long, value_name = "PATH")]
+    pub metrics_path: Option<PathBuf>,
+    /// Filter no system calls, which this version does not do anyway
+    #[arg(long, conflicts_with = "seccomp_filter")]
+    pub no_seccomp: bool,
     /// Most bytes of an API request's body
     #[arg(long = "http-api-max-payload-size", value_name = "BYTES", default_value_t = DEFAULT_MAX_BODY)]
     pub max_body: usize,
+    #[command(flatten)]
+    refused: Refused,
 }
 
-/// Letters, digits and `-`, 64 at most.
+/// What clients of the known API may ask for and cannot have. They are told so by name, with what
+/// to do about it.
+#[derive(Debug, clap::Args)]
+struct Refused {
+    #[arg(long, hide = true)]
+    enable_pci: bool,
+    #[arg(long, hide = true)]
+    seccomp_filter: Option<PathBuf>,
+    #[arg(long, hide = true)]
+    show_log_origin: bool,
+    #[arg(long, hide = true)]
+    module: Option<String>,
+}
+
+impl Refused {
+    /// The first one that was given.
+    fn check(&self) -> Result<(), &'static str> {
+        let given = [
+            (
+                self.enable_pci,
+                "--enable-pci: devices are on virtio-mmio, and there is no PCI bus; leave it out",
+            ),
+            (
+                self.seccomp_filter.is_some(),
+                "--seccomp-filter: filters of the caller's are not supported; leave it out",
+            ),
+            (
+                self.show_log_origin,
+                "--show-log-origin: places in the source are not logged; leave it out",
+            ),
+            (
+                self.module.is_some(),
+                "--module: the log is not divided into modules; leave it out",
+            ),
+        ];
+        let refused = given.into_iter().find(|(given, _)| *given);
+        refused.map_or(Ok(()), |(_, words)| Err(words))
+    }
+}
+
+/// Letters, digits, `-` and `_`, 64 at most.
 fn id(text: &str) -> Result<String, String> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     match !text.is_empty() && text.len() <= 64 && text.chars().all(fits) {
         true => Ok(text.to_owned()),
-        false => Err("give 1 to 64 letters, digits or `-`".to_owned()),
+        false => Err("give 1 to 64 letters, digits, `-` or `_`".to_owned()),
     }
 }
 
 impl Args {
+    /// The process's arguments. Ends the process where they make no sense.
+    pub fn read() -> Self {
+        let args = Self::parse();
+        if let Err(words) = args.refused.check() {
+            let kind = clap::error::ErrorKind::ArgumentConflict;
+            Self::command().error(kind, words).exit();
+        }
+        args
+    }
+
     /// Switches the log on, if it is asked for.
     pub fn set_up_log(&self) -> Result<(), String> {
         logger::set_id(&self.id);

@@ -10,8 +10,8 @@ mod config_file;
 use std::process::ExitCode;
 
 use args::Args;
-use clap::Parser;
 use tine::api::{Server, Socket};
+use tine::control::settings::MetricsSettings;
 use tine::control::{Controller, Identity, Outcome, StartPlan};
 use tine::{logger, process, signals};
 use tine_devices::mmds::Mmds;
@@ -21,7 +21,7 @@ const DELETED: u8 = 4;
 
 fn main() -> ExitCode {
     process::share_one_heap();
-    let args = Args::parse();
+    let args = Args::read();
     match run(&args) {
         Ok(code) => code,
         Err(err) => {
@@ -92,5 +92,16 @@ fn plan(args: &Args) -> Result<StartPlan, Box<dyn std::error::Error>> {
         None => StartPlan::default(),
     };
     plan.settings.boot_timer = args.boot_timer;
+    if let Some(path) = &args.metrics_path {
+        if plan.metrics.is_some() {
+            return Err(
+                "--metrics-path: the configuration file has a `metrics` section too".into(),
+            );
+        }
+        plan.metrics = Some(MetricsSettings {
+            metrics_path: path.clone(),
+            ..MetricsSettings::default()
+        });
+    }
     Ok(plan)
 }
