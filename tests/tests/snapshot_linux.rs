@@ -9,7 +9,10 @@ fn processes_go_on_in_another_machine() {
     let guest = Guest::boot(1);
     guest.out("mkdir -p /run/t; echo kept > /run/t/file");
     guest.out("(i=0; while :; do i=$((i+1)); echo $i > /run/t/new; mv /run/t/new /run/t/count; done) </dev/null >/dev/null 2>&1 &");
-    let before: u64 = guest.out("until cat /run/t/count 2>/dev/null; do :; done").parse().unwrap();
+    let before: u64 = guest
+        .out("until cat /run/t/count 2>/dev/null; do :; done")
+        .parse()
+        .unwrap();
     let mut guest = guest;
     for round in 0..3 {
         let start = Instant::now();

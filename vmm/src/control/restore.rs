@@ -85,12 +85,15 @@ impl Controller {
                 .ok_or_else(|| failed(format!("its machine has no network interface {id:?}")))?;
             interface.tap = tap.clone();
         }
-        config.metadata = loaded.description.metadata.as_ref().map(|interfaces| {
-            crate::config::MetadataConfig {
-                store: self.shared.metadata.clone(),
-                interfaces: interfaces.clone(),
-            }
-        });
+        config.metadata =
+            loaded
+                .description
+                .metadata
+                .as_ref()
+                .map(|interfaces| crate::config::MetadataConfig {
+                    store: self.shared.metadata.clone(),
+                    interfaces: interfaces.clone(),
+                });
         Ok(config)
     }
 
@@ -159,7 +162,9 @@ impl Controller {
                 Err(err) => shared.tell(Command::BadHello(err.to_string())),
             }
         };
-        let thread = thread::Builder::new().name("refresh".to_owned()).spawn(tell);
+        let thread = thread::Builder::new()
+            .name("refresh".to_owned())
+            .spawn(tell);
         thread
             .map(drop)
             .map_err(|err| Refusal::failed("start a thread", err))

@@ -116,7 +116,10 @@ mod tests {
         let mut other = here();
         other.cpuid_features.push("avx4096".to_owned());
         let words = check(&other).unwrap_err().to_string();
-        assert!(words.contains("avx4096") && !words.contains("sse2"), "{words}");
+        assert!(
+            words.contains("avx4096") && !words.contains("sse2"),
+            "{words}"
+        );
         other.cpu_vendor = "AnotherMaker".to_owned();
         assert!(matches!(check(&other), Err(Unfit::Vendor { .. })));
     }

@@ -129,7 +129,11 @@ fn image(memory: MemoryLayers, path: &Path, stored: Option<Stored>) -> Result<Im
             zero: map.source == Source::Zero,
         };
         let stored = stored.clone().filter(|_| index + 1 == count);
-        layers.push(Layer::new(file, covered.into_iter().map(run).collect(), stored));
+        layers.push(Layer::new(
+            file,
+            covered.into_iter().map(run).collect(),
+            stored,
+        ));
     }
     let runs = layers.iter().map(|layer| layer.runs.len()).sum();
     if runs > MAX_RUNS {

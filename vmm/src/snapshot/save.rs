@@ -9,7 +9,9 @@ use std::time::SystemTime;
 use serde_json::Value;
 use tine_snapshot::manifest::{self, Kind, Manifest, Parent, Region};
 use tine_snapshot::pair::{self, MemoryFile};
-use tine_snapshot::{Facts, MemoryWriter, Progress, ReadError, Snapshot, SnapshotWriter, WriteError};
+use tine_snapshot::{
+    Facts, MemoryWriter, Progress, ReadError, Snapshot, SnapshotWriter, WriteError,
+};
 
 use super::{Description, Place, host};
 use crate::clock;
@@ -114,7 +116,9 @@ impl Save {
 
     fn facts(&self, parent: Option<Parent>) -> Result<Facts, ReadError> {
         let vcpu = self.capture.sections.iter();
-        let vcpu = vcpu.filter_map(|section| section.decode::<VcpuState>().ok()).next();
+        let vcpu = vcpu
+            .filter_map(|section| section.decode::<VcpuState>().ok())
+            .next();
         let vcpu = vcpu.expect("a captured machine has a vCPU");
         let regions = layout::ram_ranges(self.capture.memory.size).into_iter();
         Ok(Facts {
