@@ -1,42 +1,145 @@
-//! A Unix stream as hyper wants it, with a look at what comes in.
+//! A Unix stream as hyper and the tunnels want it, with a look at what comes in.
+//!
+//! The loop looks for something to read. Writing is simply tried: only when there was no room for
+//! the first time is the socket watched for room too, by a second descriptor. Watched from the
+//! start, it would wake this thread each time that the other side has read what it was sent, and
+//! make the other side pay for that: twice in every exchange, for nothing.
 //!
 //! Clients of the known API exist that say HTTP/1.0 and send their next request on the same
 //! connection all the same, as the server they were written for keeps it. hyper goes by RFC 9112
 //! (section 9.3) and closes it. So their requests are passed on as HTTP/1.1, whose answers are the
 //! same bytes: those of the known API all have a length, or none.
 
-use std::io;
+use std::io::{self, IoSlice};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use hyper::rt::ReadBufCursor;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use super::connections::Slot;
 
 /// Bytes read at once.
 const CHUNK: usize = 32 << 10;
 
-/// One connection.
+/// Puts a non-blocking socket into the loop.
+pub fn watch<T: AsRawFd>(socket: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    // SAFETY: what owns the descriptor is moved into the value that takes it out of the loop when
+    // it is dropped, and nothing here takes it out again before: it stays the same open socket.
+    Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
+}
+
+/// One connection, which must not block.
 pub struct Io {
-    /// The socket.
-    pub stream: UnixStream,
+    reader: AsyncFd<UnixStream>,
+    writer: OnceLock<AsyncFd<UnixStream>>,
     /// Told of what a client sends.
     slot: Option<Arc<Slot>>,
 }
 
 impl Io {
     /// A client's connection.
-    pub fn of_client(stream: UnixStream, slot: Arc<Slot>) -> Self {
-        let slot = Some(slot);
-        Self { stream, slot }
+    pub fn of_client(stream: UnixStream, slot: Arc<Slot>) -> io::Result<Self> {
+        Self::new(stream, Some(slot))
     }
 
     /// A connection to the agent.
-    pub fn to_agent(stream: UnixStream) -> Self {
-        Self { stream, slot: None }
+    pub fn to_agent(stream: UnixStream) -> io::Result<Self> {
+        Self::new(stream, None)
+    }
+
+    fn new(stream: UnixStream, slot: Option<Arc<Slot>>) -> io::Result<Self> {
+        Ok(Self {
+            reader: watch(stream, Interest::READABLE)?,
+            writer: OnceLock::new(),
+            slot,
+        })
+    }
+
+    /// Reads what is there, at least one byte; 0 at the end.
+    pub async fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        std::future::poll_fn(|cx| self.poll_recv(cx, bytes)).await
+    }
+
+    /// Writes everything.
+    pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let sent = std::future::poll_fn(|cx| {
+                self.poll_sent(cx, |stream| Ok(send(stream, bytes, SendFlags::NOSIGNAL)?))
+            });
+            bytes = &bytes[sent.await?..];
+        }
+        Ok(())
+    }
+
+    /// Tells the other end that nothing more will come.
+    pub fn end(&self) -> io::Result<()> {
+        self.reader.get_ref().shutdown(Shutdown::Write)
+    }
+
+    /// Whether the other end is closed altogether. Waits until something can be told of it.
+    pub async fn is_gone(&self) -> bool {
+        let Ok(writer) = self.writer() else {
+            return true;
+        };
+        match writer.ready(Interest::WRITABLE).await {
+            Ok(guard) => guard.ready().is_write_closed(),
+            Err(_) => true,
+        }
+    }
+
+    fn poll_recv(&self, cx: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.reader.poll_read_ready(cx))?;
+            match recv(self.reader.get_ref(), &mut *bytes, RecvFlags::empty()) {
+                Ok((count, _)) => {
+                    if let (Some(slot), true) = (&self.slot, count > 0) {
+                        if slot.received() {
+                            keep_alive(&mut bytes[..count]);
+                        }
+                    }
+                    return Poll::Ready(Ok(count));
+                }
+                Err(rustix::io::Errno::AGAIN) => guard.clear_ready(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Poll::Ready(Err(errno.into())),
+            }
+        }
+    }
+
+    fn writer(&self) -> io::Result<&AsyncFd<UnixStream>> {
+        if self.writer.get().is_none() {
+            let twin = self.reader.get_ref().try_clone()?;
+            let _ = self.writer.set(watch(twin, Interest::WRITABLE)?);
+        }
+        self.writer.get().ok_or_else(|| io::ErrorKind::Other.into())
+    }
+
+    fn poll_sent(
+        &self,
+        cx: &mut Context<'_>,
+        send: impl Fn(&UnixStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let guard = match self.writer.get() {
+                Some(writer) => Some(ready!(writer.poll_write_ready(cx))?),
+                None => None,
+            };
+            match send(self.reader.get_ref()) {
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => match guard {
+                    Some(mut guard) => guard.clear_ready(),
+                    None => drop(self.writer()?),
+                },
+                Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+                result => return Poll::Ready(result),
+            }
+        }
     }
 }
 
@@ -46,19 +149,11 @@ impl hyper::rt::Read for Io {
         cx: &mut Context<'_>,
         mut cursor: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
         // By way of the stack: hyper's buffer may be uninitialized, and this costs a copy only.
         let mut bytes = [0; CHUNK];
         let room = cursor.remaining().min(CHUNK);
-        let mut buffer = ReadBuf::new(&mut bytes[..room]);
-        ready!(Pin::new(&mut this.stream).poll_read(cx, &mut buffer))?;
-        let filled = buffer.filled_mut();
-        if let (Some(slot), false) = (&this.slot, filled.is_empty()) {
-            if slot.received() {
-                keep_alive(filled);
-            }
-        }
-        cursor.put_slice(filled);
+        let count = ready!(self.poll_recv(cx, &mut bytes[..room]))?;
+        cursor.put_slice(&bytes[..count]);
         Poll::Ready(Ok(()))
     }
 }
@@ -69,15 +164,16 @@ impl hyper::rt::Write for Io {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+        self.poll_sent(cx, |stream| Ok(send(stream, bytes, SendFlags::NOSIGNAL)?))
     }
 
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
+        parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, parts)
+        // Rust's start has SIGPIPE ignored.
+        self.poll_sent(cx, |stream| Ok(rustix::io::writev(stream.as_fd(), parts)?))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -88,8 +184,8 @@ impl hyper::rt::Write for Io {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.end())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::os::unix::net::UnixListener as StdListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +15,10 @@ use hyper::header::UPGRADE;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
-use tokio::net::{UnixListener, UnixStream};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketFlags};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::{LocalSet, spawn_local};
@@ -23,7 +26,7 @@ use tokio::task::{LocalSet, spawn_local};
 use super::body::Body;
 use super::connections::{Connections, Slot};
 use super::fault::{Fault, Shape};
-use super::io::Io;
+use super::io::{Io, watch};
 use super::proxy::{Dial, Proxy};
 use super::{MAX_HEAD, MAX_HEADERS, routes, warnings};
 use crate::control::Handle;
@@ -51,7 +54,7 @@ pub struct App {
 /// Serves until told to stop.
 pub fn run(
     runtime: &Runtime,
-    listener: StdListener,
+    listener: UnixListener,
     handle: Handle,
     dial: Dial,
     max_body: usize,
@@ -64,7 +67,7 @@ pub fn run(
         max_body,
     });
     LocalSet::new().block_on(runtime, async {
-        let listener = match UnixListener::from_std(listener) {
+        let listener = match watch(listener, Interest::READABLE) {
             Ok(listener) => listener,
             Err(err) => return logger::log(Level::Error, format_args!("cannot serve: {err}")),
         };
@@ -81,20 +84,27 @@ pub fn run(
     });
 }
 
-async fn accept(listener: UnixListener, app: Rc<App>, connections: Rc<Connections>) {
+async fn accept(listener: AsyncFd<UnixListener>, app: Rc<App>, connections: Rc<Connections>) {
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => match connections.admit() {
+        let Ok(mut guard) = listener.readable().await else {
+            return;
+        };
+        match rustix::net::accept_with(
+            listener.get_ref(),
+            SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+        ) {
+            Ok(stream) => match connections.admit() {
                 Some((slot, admitted)) => {
                     let app = app.clone();
                     spawn_local(async move {
-                        serve(app, stream, slot).await;
+                        serve(app, stream.into(), slot).await;
                         drop(admitted);
                     });
                 }
-                None => drop(stream.try_write(NO_ROOM)),
+                None => drop(rustix::net::send(&stream, NO_ROOM, SendFlags::NOSIGNAL)),
             },
-            Err(err) if err.kind() == std::io::ErrorKind::ConnectionAborted => {}
+            Err(Errno::AGAIN) => guard.clear_ready(),
+            Err(Errno::CONNABORTED | Errno::INTR) => {}
             Err(err) => {
                 logger::log(Level::Error, format_args!("cannot accept: {err}"));
                 connections.make_room();
@@ -106,6 +116,9 @@ async fn accept(listener: UnixListener, app: Rc<App>, connections: Rc<Connection
 
 /// Serves one connection until it ends, stalls, has to make room, or becomes something else.
 async fn serve(app: Rc<App>, stream: UnixStream, slot: Arc<Slot>) {
+    let Ok(io) = Io::of_client(stream, slot.clone()) else {
+        return;
+    };
     let counters = app.handle.clone();
     let service = {
         let slot = slot.clone();
@@ -124,7 +137,7 @@ async fn serve(app: Rc<App>, stream: UnixStream, slot: Arc<Slot>) {
         .auto_date_header(false)
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEAD)
-        .serve_connection(Io::of_client(stream, slot.clone()), service)
+        .serve_connection(io, service)
         .with_upgrades();
     let stalled = async {
         slot.stalled().await;

@@ -87,8 +87,12 @@ impl Controller {
             (ConsoleConfig::None, Place::Pair { .. }) => ConsoleConfig::Stdout,
             (console, _) => console,
         };
-        let vsock = request.vsock.clone();
-        config.vsock.uds_path = vsock.or_else(|| loaded.description.vsock_path.clone());
+        // From a pair of files, clients of the known API expect the socket where it was.
+        let told = match &request.snapshot {
+            Place::Pair { .. } => loaded.description.vsock_path.clone(),
+            Place::Directory(_) => None,
+        };
+        config.vsock.uds_path = request.vsock.clone().or(told);
         for (id, tap) in &request.taps {
             let mut interfaces = config.interfaces.iter_mut();
             let interface = interfaces.find(|interface| interface.id == *id);

@@ -3,13 +3,12 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::unix::net::UnixStream as StdStream;
+use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper::{Request, Response};
-use tokio::net::UnixStream;
 use tokio::task::spawn_local;
 
 use crate::api::body::Body;
@@ -31,7 +30,7 @@ impl Pool {
     /// Sends a request and returns the answer, its body still to come.
     pub async fn send(
         self: &Rc<Self>,
-        dial: impl Fn() -> io::Result<StdStream>,
+        dial: impl Fn() -> io::Result<UnixStream>,
         mut request: Request<Body>,
     ) -> Result<Response<Incoming>, Fault> {
         loop {
@@ -72,7 +71,7 @@ impl Pool {
     }
 }
 
-async fn connect(dialled: io::Result<StdStream>) -> Result<SendRequest<Body>, Fault> {
+async fn connect(dialled: io::Result<UnixStream>) -> Result<SendRequest<Body>, Fault> {
     let unreachable = |err: io::Error| {
         Fault::new(
             502,
@@ -82,11 +81,11 @@ async fn connect(dialled: io::Result<StdStream>) -> Result<SendRequest<Body>, Fa
     };
     let stream = dialled.map_err(unreachable)?;
     stream.set_nonblocking(true).map_err(unreachable)?;
-    let stream = UnixStream::from_std(stream).map_err(unreachable)?;
+    let io = Io::to_agent(stream).map_err(unreachable)?;
     let (sender, connection) = Builder::new()
         .max_buf_size(MAX_BUFFER)
         .max_headers(MAX_HEADERS)
-        .handshake(Io::to_agent(stream))
+        .handshake(io)
         .await
         .map_err(|err| broken(&err))?;
     // Whatever ends it, the request under way is told.

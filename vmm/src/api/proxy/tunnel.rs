@@ -6,9 +6,6 @@ use std::io;
 use std::rc::Rc;
 
 use hyper::upgrade::{OnUpgrade, Parts};
-use rustix::net::{Shutdown, shutdown};
-use tokio::io::Interest;
-use tokio::net::UnixStream;
 
 use crate::api::fault::Fault;
 use crate::api::io::Io;
@@ -59,7 +56,7 @@ pub async fn join(client: OnUpgrade, agent: OnUpgrade, place: Place) {
     let (agent, to_client) = open(agent);
     let gone = Cell::new(false);
     let up = async {
-        if copy(&client, &agent, &to_agent).await.is_err() || is_gone(&client).await {
+        if copy(&client, &agent, &to_agent).await.is_err() || client.is_gone().await {
             gone.set(true);
         }
     };
@@ -79,39 +76,18 @@ pub async fn join(client: OnUpgrade, agent: OnUpgrade, place: Place) {
     drop(place);
 }
 
-fn open(parts: Parts<Io>) -> (UnixStream, hyper::body::Bytes) {
-    (parts.io.stream, parts.read_buf)
-}
-
-/// Whether the other end is closed altogether.
-async fn is_gone(stream: &UnixStream) -> bool {
-    let ready = stream.ready(Interest::READABLE | Interest::WRITABLE).await;
-    ready.is_ok_and(|ready| ready.is_write_closed())
+fn open(parts: Parts<Io>) -> (Io, hyper::body::Bytes) {
+    (parts.io, parts.read_buf)
 }
 
 /// Copies `early` and then everything, and passes the end on.
-async fn copy(from: &UnixStream, to: &UnixStream, early: &[u8]) -> io::Result<()> {
-    write(to, early).await?;
+async fn copy(from: &Io, to: &Io, early: &[u8]) -> io::Result<()> {
+    to.write_all(early).await?;
     let mut bytes = vec![0; CHUNK];
     loop {
-        from.readable().await?;
-        match from.try_read(&mut bytes) {
-            Ok(0) => break,
-            Ok(len) => write(to, &bytes[..len]).await?,
-            Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
-            Err(err) => return Err(err),
+        match from.read(&mut bytes).await? {
+            0 => return to.end(),
+            count => to.write_all(&bytes[..count]).await?,
         }
     }
-    Ok(shutdown(to, Shutdown::Write)?)
-}
-
-async fn write(to: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match to.try_write(bytes) {
-            Ok(len) => bytes = &bytes[len..],
-            Err(err) if err.kind() == io::ErrorKind::WouldBlock => to.writable().await?,
-            Err(err) => return Err(err),
-        }
-    }
-    Ok(())
 }
