@@ -1,5 +1,6 @@
 //! A disk made of layers, to be read and written.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -20,6 +21,8 @@ pub struct Chain {
     pub(super) layers: Vec<Layer>,
     /// Clusters were freed, and it is not durable that they are.
     pub(super) freed: bool,
+    /// Tables that are known to be in the top's file, by their numbers.
+    pub(super) tables: HashSet<u64>,
 }
 
 impl Chain {
@@ -62,6 +65,7 @@ impl Chain {
                 image,
                 layers,
                 freed: false,
+                tables: HashSet::new(),
             }),
             None => Err(LayerError::Unfit {
                 path: Default::default(),

@@ -58,10 +58,7 @@ impl Chain {
         };
         // Each step within one table of the image, which is there before clusters are freed: so
         // that none of those is taken again before their room is given back.
-        let covered = match cluster / 8 * cluster {
-            0 => u64::MAX,
-            covered => covered,
-        };
+        let covered = self.covered();
         let mut at = first;
         while at < last {
             let next = (at / covered + 1).saturating_mul(covered).min(last);
@@ -88,11 +85,14 @@ impl Chain {
 
     fn discard_clusters(&mut self, offset: u64, len: u64) -> io::Result<()> {
         let places = self.places(offset, len)?;
-        if places.iter().any(|(_, _, place)| *place == Place::Below) {
-            // It may need a table for them.
+        // All of the range is in one table. If that is not there, it takes a cluster.
+        let table = offset / self.covered();
+        let there = places.iter().any(|(_, _, place)| *place != Place::Below);
+        if !there && !self.tables.contains(&table) {
             self.settle_freed(offset, len)?;
         }
         self.image.discard_to_zero(offset, len)?;
+        self.tables.insert(table);
         let Some(top) = self
             .layers
             .last()
@@ -114,6 +114,15 @@ impl Chain {
         // two places.
         self.freed = true;
         self.image.flush()
+    }
+
+    /// Bytes of the disk that one table of the top's is for.
+    fn covered(&self) -> u64 {
+        match self.top_cluster() {
+            // A raw image has none.
+            1 => u64::MAX,
+            cluster => cluster / 8 * cluster,
+        }
     }
 
     /// Bytes that the top allocates at once.
