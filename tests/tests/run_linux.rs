@@ -48,6 +48,38 @@ fn streams_status_environment_and_directory_pass_through() {
     }
 }
 
+/// Two runs of one kind of machine: at the latest the second goes on from where a guest had come to.
+#[test]
+fn a_machine_that_has_been_booted_before_is_not_booted_again() {
+    let run = |words: &[&str]| {
+        let mut command = linux(&["--memory", "96M", "--timing"]);
+        command.args(words).arg("--");
+        command.args(["sh", "-c", "cat /proc/sys/kernel/random/uuid; uname -r"]);
+        let output = command.output().unwrap();
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{errors}");
+        (
+            text(&output.stdout),
+            errors.contains("timing: boot template"),
+        )
+    };
+    let (first, _) = run(&[]);
+    let (second, restored) = run(&[]);
+    assert!(restored, "the first has left its template");
+    let (third, restored) = run(&[]);
+    assert!(restored);
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    let (first, second, third) = (lines(&first), lines(&second), lines(&third));
+    assert_eq!(
+        (first[1].as_str(), first[1].as_str()),
+        (second[1].as_str(), third[1].as_str())
+    );
+    assert!(
+        first[0] != second[0] && second[0] != third[0],
+        "random numbers are new"
+    );
+}
+
 /// A root file system with nothing of ours in it; what a command writes there stays.
 #[test]
 fn a_debian_root_runs_its_own_programs_and_keeps_what_they_write() {

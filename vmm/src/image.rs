@@ -41,7 +41,9 @@ impl Image {
     }
 }
 
-fn cache_dir() -> PathBuf {
+/// Where what was built once is kept: `$TINE_CACHE_DIR`, else `$XDG_CACHE_HOME/tine`, else
+/// `$HOME/.cache/tine`.
+pub fn cache_dir() -> PathBuf {
     let set = |name| {
         env::var_os(name)
             .filter(|value| !value.is_empty())

@@ -99,10 +99,9 @@ impl Io {
             let mut guard = ready!(self.reader.poll_read_ready(cx))?;
             match recv(self.reader.get_ref(), &mut *bytes, RecvFlags::empty()) {
                 Ok((count, _)) => {
-                    if let (Some(slot), true) = (&self.slot, count > 0) {
-                        if slot.received() {
-                            keep_alive(&mut bytes[..count]);
-                        }
+                    let begins = |slot: &Arc<Slot>| count > 0 && slot.received();
+                    if self.slot.as_ref().is_some_and(begins) {
+                        keep_alive(&mut bytes[..count]);
                     }
                     return Poll::Ready(Ok(count));
                 }

@@ -15,6 +15,7 @@ use tine::vcpu::Ending;
 use tine_guest_agent::exec::Record;
 use tine_guest_agent::refresh::Refresh;
 
+use super::boot_template::BootTemplate;
 use super::exec::Place;
 use super::exit::{self, TIMED_OUT};
 use super::timing::Timing;
@@ -79,8 +80,8 @@ pub struct Job {
 
 /// How the guest's agent comes to be ready.
 pub enum Ready {
-    /// It says so when it has started.
-    Hello,
+    /// It says so when it has started. The template, if any, is made then.
+    Hello(Option<BootTemplate>),
     /// It has been told that it goes on as another machine.
     Refresh(Box<Refresh>),
 }
@@ -148,10 +149,16 @@ impl Run {
         if self.job.command.is_empty() {
             return self.until_end();
         }
-        match ready {
-            Ready::Hello => self.wait_for_agent(hellos)?,
-            Ready::Refresh(refresh) => self.refresh_agent(*refresh)?,
-        }
+        let template = match ready {
+            Ready::Hello(template) => {
+                self.wait_for_agent(hellos)?;
+                template
+            }
+            Ready::Refresh(refresh) => {
+                self.refresh_agent(*refresh)?;
+                None
+            }
+        };
         match self.wait() {
             Waited::Event(Event::Running(result)) => result?,
             Waited::Event(Event::Ended(ending)) => {
@@ -161,6 +168,7 @@ impl Run {
             Waited::Leave(status) => return Ok(status),
         }
         timing.phase("guest to agent");
+        let template = template.and_then(|template| template.make(&self.machine));
         self.run_command()?;
         let record = match self.wait() {
             Waited::Event(Event::Done(Ok(record))) => record,
@@ -174,6 +182,10 @@ impl Run {
         timing.phase("command");
         self.power_off()?;
         timing.phase("power off");
+        if let Some(writing) = template {
+            // It is quick, and another boot is not. A panic has been reported by then.
+            let _ = writing.join();
+        }
         Ok(exit::status(&record))
     }
 

@@ -4,6 +4,7 @@
 //! ran out; 1 when Tine itself could not do what was asked; 2 when the words made no sense.
 
 mod attach;
+mod boot_template;
 mod completion;
 mod cp;
 mod events;

@@ -85,14 +85,8 @@ fn in_foreground(args: Args) -> Result<u8, RunError> {
     let own = loaded.place_drives(&mut config, &std::env::temp_dir())?;
     timing.phase("snapshot read");
     let ready = match loaded.description.agent {
-        false => Ready::Hello,
-        true => {
-            let generation = loaded.manifest.generation.saturating_add(1);
-            let refresh = agent::new_identity(generation);
-            let mut refresh = refresh.map_err(|err| RunError::Os("get random bytes", err))?;
-            refresh.hostname = args.hostname;
-            Ready::Refresh(Box::new(refresh))
-        }
+        false => Ready::Hello(None),
+        true => refreshed(&loaded, args.hostname)?,
     };
     let job = Job {
         writable: config.drives.iter().any(|drive| !drive.read_only),
@@ -157,4 +151,13 @@ async fn detached(args: Args) -> Result<u8, Failure> {
     process.bring_up(signals, bring_up).await?;
     output::print(&run::words(&process, args.json, !args.command.is_empty()))?;
     Ok(0)
+}
+
+/// How the agent of a restored guest comes to be ready.
+pub fn refreshed(loaded: &Loaded, hostname: Option<String>) -> Result<Ready, RunError> {
+    let generation = loaded.manifest.generation.saturating_add(1);
+    let refresh = agent::new_identity(generation);
+    let mut refresh = refresh.map_err(|err| RunError::Os("get random bytes", err))?;
+    refresh.hostname = hostname;
+    Ok(Ready::Refresh(Box::new(refresh)))
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tine::config::ConsoleConfig;
 use tine::machine::Machine;
 
+use super::boot_template::BootTemplate;
 use super::exec::Place;
 use super::failure::Failure;
 use super::foreground::{self, Job, Ready, RunError};
@@ -80,6 +81,9 @@ pub struct Args {
     timeout: Option<Duration>,
     #[command(flatten)]
     place: Place,
+    /// Boot, also where a machine of this kind has been booted before and could go on from there
+    #[arg(long)]
+    cold: bool,
     /// Pass standard input to the command
     #[arg(short, long)]
     interactive: bool,
@@ -109,6 +113,7 @@ pub fn run(args: Args) -> Result<u8, Failure> {
 fn in_foreground(args: Args) -> Result<u8, RunError> {
     let mut timing = Timing::start(args.timing);
     let config = config::local(&args)?;
+    let cold = args.cold;
     let mut drives = args.rootfs.iter().chain(&args.disks);
     let job = Job {
         writable: drives.any(|drive| !drive.read_only),
@@ -121,6 +126,26 @@ fn in_foreground(args: Args) -> Result<u8, RunError> {
         interactive: args.interactive,
         timeout: args.timeout,
     };
+    let template = match cold || job.command.is_empty() {
+        true => None,
+        false => BootTemplate::of(&config),
+    };
+    if let Some(loaded) = template.as_ref().and_then(BootTemplate::load) {
+        timing.phase("boot template");
+        let ready = super::restore::refreshed(&loaded, None)?;
+        let make = |on_end| {
+            let (memory, sections) = (loaded.memory, loaded.sections);
+            Ok(Machine::restore(&config, memory, &sections, on_end)?)
+        };
+        let done = foreground::run(make, ready, job, &mut timing);
+        if done.is_err() {
+            // Whatever it was, the next run starts from scratch.
+            template.iter().for_each(BootTemplate::discard);
+        }
+        return done;
+    }
+    // What is there and cannot be read is of no use.
+    template.iter().for_each(BootTemplate::discard);
     let make = |on_end| Ok(Machine::assemble(&config, on_end)?);
-    foreground::run(make, Ready::Hello, job, &mut timing)
+    foreground::run(make, Ready::Hello(template), job, &mut timing)
 }
