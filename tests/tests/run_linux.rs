@@ -52,7 +52,7 @@ fn streams_status_environment_and_directory_pass_through() {
 #[test]
 fn a_machine_that_has_been_booted_before_is_not_booted_again() {
     let run = |words: &[&str]| {
-        let mut command = linux(&["--memory", "96M", "--timing"]);
+        let mut command = linux(&["--timing"]);
         command.args(words).arg("--");
         command.args(["sh", "-c", "cat /proc/sys/kernel/random/uuid; uname -r"]);
         let output = command.output().unwrap();
