@@ -12,6 +12,9 @@ pub enum Unit {
     /// Milliseconds.
     #[serde(rename = "ms")]
     Millis,
+    /// Microseconds.
+    #[serde(rename = "us")]
+    Micros,
     /// 1024 bytes.
     #[serde(rename = "KiB")]
     Kib,
@@ -25,6 +28,7 @@ impl Unit {
     pub fn name(self) -> &'static str {
         match self {
             Unit::Millis => "ms",
+            Unit::Micros => "µs",
             Unit::Kib => "KiB",
             Unit::Count => "number",
         }
@@ -108,32 +112,34 @@ impl Measure {
         contestants: &[Contestant],
         values: Vec<Vec<f64>>,
     ) -> Self {
-        let of = |role| {
-            let both = contestants.iter().zip(&values);
-            both.filter(move |(contestant, _)| contestant.role == role)
-        };
-        let subject = of(Role::Subject)
-            .next()
-            .map(|(_, values)| values.as_slice());
+        let rows = contestants.iter().zip(values);
+        let rows = rows.map(|(contestant, values)| {
+            let name = contestant.name.clone();
+            (name, contestant.role, values)
+        });
+        Self::of_rows(name, unit, rows.collect())
+    }
+
+    /// Compares rows of a name, a role and values each.
+    pub fn of_rows(name: &'static str, unit: Unit, rows: Vec<(String, Role, Vec<f64>)>) -> Self {
+        let of = |role| rows.iter().filter(move |row| row.1 == role);
+        let subject = of(Role::Subject).next().map(|row| row.2.as_slice());
         let subject = subject.unwrap_or_default();
-        let noise = of(Role::Control).find_map(|(_, control)| ratio(subject, control));
-        let comparisons = of(Role::Peer).filter_map(|(peer, theirs)| {
+        let noise = of(Role::Control).find_map(|row| ratio(subject, &row.2));
+        let comparisons = of(Role::Peer).filter_map(|(peer, _, theirs)| {
             let ratio = ratio(subject, theirs)?;
             Some(Comparison {
-                peer: peer.name.clone(),
+                peer: peer.clone(),
                 ratio,
                 verdict: verdict(subject.len(), &ratio, noise.as_ref()),
             })
         });
         let comparisons = comparisons.collect();
-        let series = contestants
-            .iter()
-            .zip(values)
-            .map(|(contestant, values)| Series {
-                contestant: contestant.name.clone(),
-                summary: Summary::of(&values),
-                values,
-            });
+        let series = rows.into_iter().map(|(contestant, _, values)| Series {
+            contestant,
+            summary: Summary::of(&values),
+            values,
+        });
         Self {
             name,
             unit,

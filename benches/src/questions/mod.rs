@@ -1,6 +1,9 @@
 //! The questions that the benchmark answers, one file each, and what they have in common.
 
 mod cold_start;
+mod exec;
+mod files;
+mod linux;
 mod memory;
 
 use std::path::Path;
@@ -24,7 +27,12 @@ pub struct Question {
     pub answer: fn(&Bench) -> anyhow::Result<Answer>,
 }
 
-const QUESTIONS: [Question; 2] = [cold_start::QUESTION, memory::QUESTION];
+const QUESTIONS: [Question; 4] = [
+    cold_start::QUESTION,
+    memory::QUESTION,
+    exec::QUESTION,
+    files::QUESTION,
+];
 
 /// Stands for every question.
 pub const ALL: &str = "all";
@@ -65,6 +73,16 @@ impl Bench {
         })
     }
 
+    /// The `tine` that is measured.
+    pub fn tine(&self) -> &Path {
+        &self.contestants[0].monitor.program
+    }
+
+    /// Where a question can keep what it needs.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// One command line per contestant, each of which boots the guest that `guest` chooses.
     pub fn launches(&self, guest: impl Fn(&Peer) -> Guest) -> anyhow::Result<Vec<Launch>> {
         let launch = |contestant: &Contestant| {
@@ -75,16 +93,16 @@ impl Bench {
         self.contestants.iter().map(launch).collect()
     }
 
-    /// Gives each launch its turn in every round; see [`rounds::run`].
-    pub fn rounds<T>(
+    /// Gives each its turn in every round; see [`rounds::run`].
+    pub fn rounds<P, T>(
         &self,
         title: &str,
-        launches: &[Launch],
+        turns: &[P],
         default_runs: usize,
-        once: impl FnMut(&Launch) -> anyhow::Result<T>,
+        once: impl FnMut(&P) -> anyhow::Result<T>,
     ) -> anyhow::Result<Vec<Vec<T>>> {
         let runs = self.runs.unwrap_or(default_runs);
-        rounds::run(title, launches, self.warm_up, runs, once)
+        rounds::run(title, turns, self.warm_up, runs, once)
     }
 }
 

@@ -92,6 +92,7 @@ fn cells(summary: &crate::stats::Summary, unit: Unit) -> [String; 6] {
     let value = |value: f64| match unit {
         Unit::Millis => format!("{value:.2}"),
         // A median may lie between two whole numbers.
+        Unit::Micros => format!("{value:.0}"),
         Unit::Kib | Unit::Count => format!("{}", (value * 10.0).round() / 10.0),
     };
     [

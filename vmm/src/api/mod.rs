@@ -29,6 +29,7 @@ use std::thread::{self, JoinHandle};
 use tokio::sync::oneshot;
 
 pub use listen::{ListenError, Socket};
+pub use proxy::Dial;
 pub use routes::{Owner, Route, table};
 
 use crate::control::Handle;
@@ -57,10 +58,11 @@ impl Server {
         Self::spawn_with(socket, handle, proxy::over_vsock(), max_body)
     }
 
-    fn spawn_with(
+    /// The same with another way to the agent than the machine's vsock.
+    pub fn spawn_with(
         mut socket: Socket,
         handle: Handle,
-        dial: proxy::Dial,
+        dial: Dial,
         max_body: usize,
     ) -> std_io::Result<Self> {
         let listener = socket.take_listener()?;

@@ -265,8 +265,8 @@ impl Handle {
     }
 
     /// Publishes a state that no machine has.
-    #[cfg(test)]
-    pub(crate) fn pretend(&self, state: State, reason: Option<String>) {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn pretend(&self, state: State, reason: Option<String>) {
         self.0.go(state, reason);
     }
 
