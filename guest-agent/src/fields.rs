@@ -8,6 +8,8 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::objects;
+
 /// A request body that is not what it must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldError {
@@ -67,7 +69,7 @@ impl Fields {
         self.known.push(name.to_owned());
         match self.left.remove(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => serde_json::from_value(value)
+            Some(value) => objects::read(value)
                 .map(Some)
                 .map_err(|error| FieldError::new(name, error)),
         }

@@ -36,6 +36,7 @@ pub mod fields;
 pub mod files;
 pub mod frame;
 pub mod hello;
+mod objects;
 pub mod octets;
 pub mod refresh;
 pub mod status;

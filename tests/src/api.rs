@@ -6,16 +6,20 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{build, guest, require_kvm, text};
 
 /// How long anything may take that should take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a guest may take.
+const LONG: Duration = Duration::from_secs(300);
 
 /// The program `tine-vmm`, built as the tests are. `TINE_VMM_BIN` names another one.
 pub fn tine_vmm() -> &'static Path {
@@ -75,10 +79,14 @@ impl Vmm {
 
     /// Starts one on a run directory that is there already.
     pub fn start_in<S: AsRef<OsStr>>(dir: TempDir, args: impl IntoIterator<Item = S>) -> Self {
-        let child = Self::command(dir.path())
-            .args(args)
-            .spawn()
-            .expect("tine-vmm can be started");
+        let mut command = Self::command(dir.path());
+        command.args(args);
+        Self::spawn(command, dir)
+    }
+
+    /// Starts what is to become one, with its socket `api.sock` in the directory.
+    pub fn spawn(mut command: Command, dir: TempDir) -> Self {
+        let child = command.spawn().expect("tine-vmm can be started");
         let vmm = Self { child, dir };
         let start = Instant::now();
         while UnixStream::connect(vmm.socket()).is_err() {
@@ -150,7 +158,42 @@ impl Vmm {
 
     /// Any request, on a connection of its own.
     pub fn request(&self, method: &str, path: &str, body: Option<&str>) -> Answer {
+        self.request_within(PATIENCE, method, path, body)
+    }
+
+    /// Waits until the machine is running: a guest kernel may be interpreted, beside others.
+    pub fn wait_until_running(&self) {
+        let path = "/v1/machine?wait=running&timeout=300s";
+        let answer = self.request_within(LONG, "GET", path, None).expect(200);
+        assert_eq!(answer.json()["state"], "running");
+    }
+
+    /// Runs a shell script in the guest, which must end well, and returns what it prints.
+    pub fn guest_sh(&self, script: &str) -> String {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let id = format!("sh-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let exec = json!({"request_id": id, "argv": ["sh", "-c", script]}).to_string();
+        let answer = self.request_within(LONG, "POST", "/v1/exec", Some(&exec));
+        let record = answer.expect(200).json();
+        assert_eq!(record["exit_code"], 0, "{script}: {record}");
+        record["stdout"]
+            .as_str()
+            .expect("text")
+            .trim_end()
+            .to_owned()
+    }
+
+    fn request_within(
+        &self,
+        patience: Duration,
+        method: &str,
+        path: &str,
+        body: Option<&str>,
+    ) -> Answer {
         let mut stream = self.connect();
+        stream
+            .set_read_timeout(Some(patience))
+            .expect("a time limit");
         let body = match body {
             Some(body) => format!(
                 "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",

@@ -6,6 +6,7 @@
 pub mod api;
 pub mod cli;
 pub mod linux;
+pub mod python;
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};

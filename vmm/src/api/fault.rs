@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use hyper::Response;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
 use serde_json::json;
 use tine_guest_agent::fields::FieldError;
@@ -22,6 +22,7 @@ pub struct Fault {
     message: String,
     field: Option<String>,
     state: Option<State>,
+    allow: Option<String>,
 }
 
 /// What an error looks like.
@@ -52,6 +53,7 @@ impl Fault {
             message: message.to_string(),
             field: None,
             state: None,
+            allow: None,
         }
     }
 
@@ -64,6 +66,14 @@ impl Fault {
     pub fn too_large(most: usize) -> Self {
         let message = format!("the request's body is longer than {most} bytes");
         Self::new(413, "too_large", message)
+    }
+
+    /// The path does not take the method, but these (RFC 9110, section 15.5.6).
+    pub fn method_not_allowed(path: &str, method: &hyper::Method, allowed: &[&str]) -> Self {
+        let words = format_args!("{path} does not take {method}");
+        let mut fault = Self::new(405, "method_not_allowed", words);
+        fault.allow = Some(allowed.join(", "));
+        fault
     }
 
     /// The machine is not in a state for it.
@@ -102,7 +112,12 @@ impl Fault {
                 json!({ "error": error })
             }
         };
-        raw(status, body.to_string())
+        let mut response = raw(status, body.to_string());
+        let allow = self.allow.filter(|_| status == 405);
+        if let Some(allow) = allow.and_then(|list| HeaderValue::from_str(&list).ok()) {
+            response.headers_mut().insert(ALLOW, allow);
+        }
+        response
     }
 }
 

@@ -110,7 +110,7 @@ pub async fn answer(app: Rc<App>, request: Request<Incoming>) -> Reply {
 }
 
 fn find(method: &Method, path: &str) -> Result<(&'static Route, String), Fault> {
-    let mut there = false;
+    let mut allowed = Vec::new();
     for route in table() {
         let Some(id) = matches(route.path, path) else {
             continue;
@@ -118,15 +118,11 @@ fn find(method: &Method, path: &str) -> Result<(&'static Route, String), Fault> 
         if route.method == method.as_str() {
             return Ok((route, id.to_owned()));
         }
-        there = true;
+        allowed.push(route.method);
     }
-    match there {
+    match allowed.is_empty() {
+        false => Err(Fault::method_not_allowed(path, method, &allowed)),
         true => Err(Fault::new(
-            405,
-            "method_not_allowed",
-            format_args!("{path} does not take {method}"),
-        )),
-        false => Err(Fault::new(
             404,
             "not_found",
             format_args!("there is no {path}"),
