@@ -100,15 +100,17 @@ impl Controller {
                 .ok_or_else(|| failed(format!("its machine has no network interface {id:?}")))?;
             interface.tap = tap.clone();
         }
-        config.metadata =
-            loaded
-                .description
-                .metadata
-                .as_ref()
-                .map(|interfaces| crate::config::MetadataConfig {
-                    store: self.shared.metadata.clone(),
-                    interfaces: interfaces.clone(),
-                });
+        if let Some(interfaces) = &loaded.description.metadata {
+            let store = self.shared.metadata.clone();
+            let reached = loaded.description.metadata_config.unwrap_or_default();
+            store
+                .configure(reached)
+                .map_err(|err| failed(err.to_string()))?;
+            config.metadata = Some(crate::config::MetadataConfig {
+                store,
+                interfaces: interfaces.clone(),
+            });
+        }
         Ok(config)
     }
 

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use tine_devices::mmds::MmdsConfig;
 use tine_devices::rate::RateLimiterConfig;
 use tine_devices::virtio::balloon::BalloonConfig;
 use tine_devices::virtio::block::{BlockConfig, Cache};
@@ -29,6 +30,10 @@ pub struct Description {
     pub interfaces: Vec<Interface>,
     /// Ids of the interfaces by which the guest reaches the metadata store.
     pub metadata: Option<Vec<String>>,
+    /// How the guest reaches the store, above all whether it needs a token; the document itself is
+    /// not a part of the machine. Not there in snapshots of before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata_config: Option<MmdsConfig>,
     /// The memory balloon.
     pub balloon: Option<BalloonConfig>,
     /// The guest's vsock context id.
@@ -103,6 +108,7 @@ impl Description {
             root_drive: config.root_drive,
             interfaces: config.interfaces.iter().map(interface).collect(),
             metadata: config.metadata.as_ref().map(ids),
+            metadata_config: config.metadata.as_ref().map(|m| m.store.config()),
             balloon: config.balloon,
             guest_cid: config.vsock.guest_cid,
             boot_timer: config.boot_timer,

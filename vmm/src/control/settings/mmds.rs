@@ -6,6 +6,8 @@ use serde::Serialize;
 use tine_devices::mmds::{MmdsConfig, MmdsVersion};
 use tine_guest_agent::fields::{FieldError, Fields};
 
+use crate::config::MetadataConfig;
+
 /// The guest's way to the metadata store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MmdsSettings {
@@ -38,6 +40,17 @@ impl MmdsSettings {
                 "must name one at least",
             )),
             false => Ok(settings),
+        }
+    }
+
+    /// Those of a restored machine.
+    pub(super) fn restored(config: &MetadataConfig) -> Self {
+        let reached = config.store.config();
+        Self {
+            version: reached.version,
+            network_interfaces: config.interfaces.clone(),
+            ipv4_address: reached.ipv4_address,
+            imds_compat: reached.imds_compat,
         }
     }
 

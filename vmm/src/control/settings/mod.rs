@@ -269,6 +269,7 @@ impl Settings {
                 .collect(),
             interfaces: config.interfaces.iter().map(Interface::restored).collect(),
             balloon: config.balloon,
+            mmds: config.metadata.as_ref().map(MmdsSettings::restored),
             vsock: config.vsock.uds_path.as_ref().map(|path| Vsock {
                 guest_cid: config.vsock.guest_cid,
                 uds_path: Some(path.clone()),
