@@ -60,6 +60,7 @@ fn a_refresh_does_everything_and_answers_with_the_hello() {
         [0xfe; 32]
     );
     assert_eq!(read("hostname"), "child");
+    assert_eq!(read("neighbours"), "forgotten");
     assert_eq!(read("etc/machine-id"), "0123456789abcdef0123456789abcdef\n");
     assert_eq!(read("run/tine/generation"), "7\n");
     let token = stage.path().join("run/secrets/token");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::time::{ClockId, Timespec, clock_settime};
 
-use super::sys;
+use super::{neighbours, sys};
 
 /// Where effects go.
 #[derive(Debug, Clone)]
@@ -48,6 +48,14 @@ impl Effects {
         match self {
             Self::Machine => Ok(rustix::system::sethostname(name.as_bytes())?),
             Self::Rehearsed(dir) => std::fs::write(dir.join("hostname"), name),
+        }
+    }
+
+    /// Forgets which link addresses other hosts had.
+    pub fn forget_neighbours(&self) -> io::Result<()> {
+        match self {
+            Self::Machine => neighbours::forget(),
+            Self::Rehearsed(dir) => std::fs::write(dir.join("neighbours"), "forgotten"),
         }
     }
 

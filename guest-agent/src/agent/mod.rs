@@ -16,6 +16,7 @@ mod health;
 mod hello;
 mod http;
 mod init;
+mod neighbours;
 mod ports;
 mod processes;
 mod reap;

@@ -47,6 +47,8 @@ pub async fn refresh(agent: &Rc<Agent>, wanted: Refresh) -> Result<Hello, Fault>
     write_files(effects, wanted.machine_id, wanted.files).await?;
     if wanted.generation > known {
         agent.store.inherit();
+        // A kernel without a network has none to forget; where it fails, the kernel finds out later.
+        let _ = effects.forget_neighbours();
         agent.hello.borrow_mut().generation = wanted.generation;
     }
     // Last, because it says that all of it is done.
