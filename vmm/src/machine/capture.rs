@@ -9,7 +9,7 @@ use super::disks::{self, CapturedDisk, Overlay};
 use super::restore::{VM_SECTION, vcpu_section};
 use super::{DriveError, Machine};
 use crate::kvm::{KvmError, VmState};
-use crate::memory::{Image, MemoryError};
+use crate::memory::{Image, MemoryError, Moved};
 use crate::vcpu::Gone;
 use crate::vcpu::state::VcpuState;
 
@@ -42,6 +42,8 @@ pub struct Capture {
     pub memory: Image,
     /// Drives, if they were asked for.
     pub disks: Arc<Vec<CapturedDisk>>,
+    /// Goes with the last copy: at leisure, after the machine stood still.
+    _replaced: Arc<Vec<Moved>>,
 }
 
 impl Machine {
@@ -89,6 +91,7 @@ impl Machine {
             sections,
             memory,
             disks: Arc::new(disks),
+            _replaced: Arc::new(self.memory.take_replaced()),
         })
     }
 }

@@ -22,7 +22,7 @@ use vm_memory::{
 use crate::layout;
 use image::join;
 pub use image::{Image, Layer, MAX_RUNS, Run, Stored};
-pub use sys::PAGE;
+pub use sys::{Moved, PAGE};
 
 /// Pages that lie no further apart than this many bytes become one run of a layer: a few pages
 /// more to copy instead of a mapping more.
@@ -72,6 +72,8 @@ pub struct MachineMemory {
     backing: Arc<Mutex<Option<Backing>>>,
     /// How the balloon gives memory back.
     reclaim: Arc<MappedMemory>,
+    /// What a freeze has replaced.
+    replaced: Arc<Mutex<Vec<Moved>>>,
 }
 
 impl MachineMemory {
@@ -119,12 +121,20 @@ impl MachineMemory {
             size,
             backing: Arc::new(Mutex::new(Some(backing))),
             reclaim: Arc::new(MappedMemory::new()),
+            replaced: Arc::default(),
         }
     }
 
     /// How a balloon gives parts of this memory back.
     pub fn reclaim(&self) -> Arc<MappedMemory> {
         self.reclaim.clone()
+    }
+
+    /// The mappings that the last freeze has replaced. Letting go of them takes time in proportion to
+    /// what had been touched: do it when nobody stands still for it.
+    pub fn take_replaced(&self) -> Vec<Moved> {
+        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *replaced)
     }
 
     /// Makes an image of what is in memory now; the memory goes on as private pages over it.
@@ -154,6 +164,16 @@ impl MachineMemory {
 
     fn freeze_shared(&self, memfd: &File) -> io::Result<Image> {
         let file = memfd.try_clone()?;
+        let mut replaced = Vec::with_capacity(2);
+        self.each_part(&(0..self.size), |at, _, len| {
+            // SAFETY: as in `map_over`; what is mapped is shared with the memfd. Where the kernel
+            // cannot do it, mapping over lets go of the pages, which takes longer.
+            replaced.extend(unsafe { sys::move_away(at, len) });
+            Ok(())
+        })?;
+        let mut kept = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.append(&mut replaced);
+        drop(kept);
         self.map_over(&(0..self.size), Some(&file))?;
         self.reclaim.set_private(true);
         sys::seal(&file)?;

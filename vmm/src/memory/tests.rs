@@ -42,6 +42,8 @@ fn a_frozen_image_stays_while_the_memory_goes_on() {
     let memory = MachineMemory::create(SIZE).unwrap();
     put(&memory, 3, 33);
     let image = memory.freeze().unwrap();
+    // The pages were moved away, not let go of.
+    assert_eq!(memory.take_replaced().len(), 1);
     put(&memory, 3, 34);
     put(&memory, 4, 44);
     let copy = MachineMemory::map(image.clone()).unwrap();
