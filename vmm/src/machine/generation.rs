@@ -8,7 +8,7 @@ use tine_devices::GuestMemory;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::MachineError;
-use crate::kvm::Vm;
+use crate::kvm::{KvmError, Vm};
 use crate::layout;
 
 /// Gives the machine an id of its own.
@@ -26,10 +26,6 @@ pub(super) fn renew(mem: &GuestMemory) -> Result<(), MachineError> {
 }
 
 /// Tells a guest that runs already that its id is another one.
-pub(super) fn announce(vm: &Vm) -> Result<(), MachineError> {
-    let line = vm.irq_line(layout::GENERATION_GSI)?;
-    line.write(1).map_err(|source| MachineError::Os {
-        action: "announce the generation id",
-        source,
-    })
+pub(super) fn announce(vm: &Vm) -> Result<(), KvmError> {
+    vm.pulse(layout::GENERATION_GSI)
 }
