@@ -20,6 +20,7 @@ pub enum Role {
 }
 
 /// A monitor that takes part.
+#[derive(Clone)]
 pub struct Contestant {
     /// What it is called in the report.
     pub name: String,

@@ -26,7 +26,19 @@ pub enum Guest {
     Hello(Reset),
     /// Writes the sign and halts for ever.
     Hang,
+    /// Writes the sign over and over.
+    Speak,
+    /// Writes to each of so many pages from [`TOUCHED_FROM`] on, from ring 3, and then the sign
+    /// again and again, from there too. Needs a monitor that enters in 64-bit mode (the 64-bit boot
+    /// protocol of Linux): its file has no PVH note.
+    Touch {
+        /// Pages of 4 KiB, up to 1 GiB of them.
+        pages: u64,
+    },
 }
+
+/// Where [`Guest::Touch`] begins to write, in MiB.
+pub const TOUCHED_FROM: u64 = 16;
 
 /// Where the guest is loaded to and starts.
 const START: u32 = 0x10_0000;
@@ -54,16 +66,99 @@ const HALT: [u8; 3] = [
     0xeb, 0xfd,                         // jmp to the hlt
 ];
 
+const SPEAK_ON: [u8; 2] = [0xeb, 0xf7]; // jmp to WRITE_SIGN before it
+#[rustfmt::skip]
+const RING_3: [u8; 217] = [
+    0x48, 0xc7, 0xc4, 0x00, 0x00, 0x09, 0x00,       // mov rsp, 0x90000
+    // 2 MiB pages for the second GiB, which the boot page tables do not have
+    0xbf, 0x00, 0x00, 0x30, 0x00,                   // mov edi, 0x300000
+    0xb8, 0x87, 0x00, 0x00, 0x40,                   // mov eax, 0x40000087
+    0xb9, 0x00, 0x02, 0x00, 0x00,                   // mov ecx, 512
+    0x48, 0x89, 0x07,                               // mov [rdi], rax
+    0x48, 0x83, 0xc7, 0x08,                         // add rdi, 8
+    0x05, 0x00, 0x00, 0x20, 0x00,                   // add eax, 0x200000
+    0xff, 0xc9,                                     // dec ecx
+    0x75, 0xf0,                                     // jnz to the mov
+    // ring 3 may use all of them
+    0x0f, 0x20, 0xdb,                               // mov rbx, cr3
+    0x48, 0x83, 0x0b, 0x04,                         // or qword [rbx], 4
+    0x48, 0x8b, 0x1b,                               // mov rbx, [rbx]
+    0x48, 0x81, 0xe3, 0x00, 0xf0, 0xff, 0xff,       // and rbx, -4096
+    0x48, 0x83, 0x0b, 0x04,                         // or qword [rbx], 4
+    0x48, 0xc7, 0x43, 0x08, 0x07, 0x00, 0x30, 0x00, // mov qword [rbx + 8], 0x300007
+    0x48, 0x8b, 0x1b,                               // mov rbx, [rbx]
+    0x48, 0x81, 0xe3, 0x00, 0xf0, 0xff, 0xff,       // and rbx, -4096
+    0xb9, 0x00, 0x02, 0x00, 0x00,                   // mov ecx, 512
+    0x48, 0x83, 0x0b, 0x04,                         // or qword [rbx], 4
+    0x48, 0x83, 0xc3, 0x08,                         // add rbx, 8
+    0xff, 0xc9,                                     // dec ecx
+    0x75, 0xf4,                                     // jnz to the or
+    0x0f, 0x20, 0xd8,                               // mov rax, cr3
+    0x0f, 0x22, 0xd8,                               // mov cr3, rax
+    // a task whose map of ports, the zeroes behind it, lets ring 3 use them
+    0x0f, 0x01, 0x15, 0x27, 0x00, 0x00, 0x00,       // lgdt [rip + 39]
+    0x66, 0xc7, 0x04, 0x25, 0x66, 0x10, 0x20, 0x00, 0x68, 0x00,// mov word [0x201066], 104
+    0x66, 0xb8, 0x28, 0x00,                         // mov ax, 0x28
+    0x0f, 0x00, 0xd8,                               // ltr ax
+    // to ring 3
+    0x6a, 0x1b,                                     // push 0x1b
+    0xb8, 0x00, 0x00, 0x08, 0x00,                   // mov eax, 0x80000
+    0x50,                                           // push rax
+    0x6a, 0x02,                                     // push 2
+    0x6a, 0x23,                                     // push 0x23
+    0x48, 0x8d, 0x05, 0x45, 0x00, 0x00, 0x00,       // lea rax, [rip + 69]
+    0x50,                                           // push rax
+    0x48, 0xcf,                                     // iretq
+    // the descriptor table: its limit and address; null, ring 0 code and data, ring 3 data and code,
+    // the task
+    0x37, 0x00, 0x9c, 0x00, 0x10, 0x00, 0x00, 0x00, 0x00, 0x00,
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    0xff, 0xff, 0x00, 0x00, 0x00, 0x9b, 0xaf, 0x00,
+    0xff, 0xff, 0x00, 0x00, 0x00, 0x93, 0xcf, 0x00,
+    0xff, 0xff, 0x00, 0x00, 0x00, 0xf3, 0xcf, 0x00,
+    0xff, 0xff, 0x00, 0x00, 0x00, 0xfb, 0xaf, 0x00,
+    0xff, 0x0f, 0x00, 0x10, 0x20, 0x89, 0x00, 0x00,
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    0xbf, 0x00, 0x00, 0x00, (TOUCHED_FROM >> 4) as u8, // mov edi, TOUCHED_FROM
+];
+#[rustfmt::skip]
+const TOUCH: [u8; 14] = [
+    0x48, 0x89, 0x3f,                               // mov [rdi], rdi
+    0x48, 0x81, 0xc7, 0x00, 0x10, 0x00, 0x00,       // add rdi, 4096
+    0xff, 0xc9,                                     // dec ecx
+    0x75, 0xf2,                                     // jnz to the mov
+];
+#[rustfmt::skip]
+const TICK: [u8; 11] = [
+    0xb9, 0xa0, 0x86, 0x01, 0x00,                   // mov ecx, 100000
+    0xff, 0xc9,                                     // dec ecx
+    0x75, 0xfc,                                     // jnz to the dec
+    0xeb, 0xee,                                     // jmp to WRITE_SIGN before it
+];
+
 impl Guest {
     /// Writes the guest's file to `dir`.
     pub fn write(self, dir: &Path) -> io::Result<PathBuf> {
-        let (name, end) = match self {
-            Guest::Hello(Reset::Keyboard) => ("hello", RESET.as_slice()),
-            Guest::Hello(Reset::TripleFault) => ("hello-fault", TRIPLE_FAULT.as_slice()),
-            Guest::Hang => ("hang", [].as_slice()),
+        let note = !matches!(self, Guest::Touch { .. });
+        let (name, code) = match self {
+            Guest::Hello(Reset::Keyboard) => ("hello", [&WRITE_SIGN, &RESET[..], &HALT].concat()),
+            Guest::Hello(Reset::TripleFault) => {
+                let code = [&WRITE_SIGN, &TRIPLE_FAULT[..], &HALT].concat();
+                ("hello-fault", code)
+            }
+            Guest::Hang => ("hang", [&WRITE_SIGN[..], &HALT].concat()),
+            Guest::Speak => ("speak", [&WRITE_SIGN[..], &SPEAK_ON].concat()),
+            Guest::Touch { pages } => {
+                let pages = u32::try_from(pages).unwrap_or(u32::MAX).to_le_bytes();
+                let count = [&[0xb9], &pages[..]].concat(); // mov ecx, pages
+                (
+                    "touch",
+                    [&RING_3[..], &count, &TOUCH, &WRITE_SIGN, &TICK].concat(),
+                )
+            }
         };
         let path = dir.join(name).with_extension("elf");
-        std::fs::write(&path, elf(&[&WRITE_SIGN, end, &HALT].concat()))?;
+        std::fs::write(&path, elf(&code, note))?;
         Ok(path)
     }
 }
@@ -77,8 +172,8 @@ const PT_NOTE: u32 = 4;
 /// The Xen note with the address of a PVH kernel's entry.
 const XEN_ELFNOTE_PHYS32_ENTRY: u32 = 18;
 
-/// An ELF file with one segment at [`START`], and the PVH note.
-fn elf(code: &[u8]) -> Vec<u8> {
+/// An ELF file with one segment at [`START`], and with `pvh` the note that says so.
+fn elf(code: &[u8], pvh: bool) -> Vec<u8> {
     let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
     let half = |file: &mut Vec<u8>, value: u16| file.extend(value.to_le_bytes());
     let word = |file: &mut Vec<u8>, value: u32| file.extend(value.to_le_bytes());
@@ -90,7 +185,7 @@ fn elf(code: &[u8]) -> Vec<u8> {
     long(&mut file, HEADER.into()); // the segments stand behind this header
     long(&mut file, 0); // no sections
     word(&mut file, 0);
-    for value in [HEADER, SEGMENT, 2, 0, 0, 0] {
+    for value in [HEADER, SEGMENT, 1 + u16::from(pvh), 0, 0, 0] {
         half(&mut file, value);
     }
     let note_at = u64::from(HEADER) + 2 * u64::from(SEGMENT);
@@ -122,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_code_stands_where_the_segment_says() {
-        let file = elf(&[1, 2, 3]);
+        let file = elf(&[1, 2, 3], true);
         let long = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap()) as usize;
         let segment = usize::from(HEADER);
         let (offset, len) = (long(segment + 8), long(segment + 32));
@@ -138,11 +233,13 @@ mod tests {
             Guest::Hello(Reset::Keyboard),
             Guest::Hello(Reset::TripleFault),
             Guest::Hang,
+            Guest::Speak,
+            Guest::Touch { pages: 1 },
         ];
         let mut paths = guests
             .map(|guest| guest.write(dir.path()).unwrap())
             .to_vec();
         paths.dedup();
-        assert_eq!(paths.len(), 3);
+        assert_eq!(paths.len(), 5);
     }
 }

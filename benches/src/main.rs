@@ -5,6 +5,7 @@
 //! (`report`) are the same for all. What is measured from which instant to which stands in
 //! NOTES.md, with figures.
 
+mod api;
 mod cli;
 mod compare;
 mod contestant;

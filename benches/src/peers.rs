@@ -125,6 +125,14 @@ impl Peer {
         }
     }
 
+    /// The name that the monitor is known by, if it is.
+    pub fn known_as(&self) -> Option<&'static str> {
+        match &self.style {
+            Style::Known(known) => Some(known.name),
+            Style::Template(_) => None,
+        }
+    }
+
     /// How a guest ends the monitor's process.
     pub fn reset(&self) -> Reset {
         match &self.style {

@@ -5,6 +5,9 @@ mod exec;
 mod files;
 mod linux;
 mod memory;
+mod restore;
+mod restore_linux;
+mod snapshot;
 
 use std::path::Path;
 
@@ -27,11 +30,14 @@ pub struct Question {
     pub answer: fn(&Bench) -> anyhow::Result<Answer>,
 }
 
-const QUESTIONS: [Question; 4] = [
+const QUESTIONS: [Question; 7] = [
     cold_start::QUESTION,
     memory::QUESTION,
     exec::QUESTION,
     files::QUESTION,
+    restore::QUESTION,
+    restore_linux::QUESTION,
+    snapshot::QUESTION,
 ];
 
 /// Stands for every question.
@@ -93,6 +99,16 @@ impl Bench {
         self.contestants.iter().map(launch).collect()
     }
 
+    /// How many rounds count, when `default` is what a question asks for.
+    pub fn runs(&self, default: usize) -> usize {
+        self.runs.unwrap_or(default)
+    }
+
+    /// How many rounds before that do not.
+    pub fn warm_up(&self) -> usize {
+        self.warm_up
+    }
+
     /// Gives each its turn in every round; see [`rounds::run`].
     pub fn rounds<P, T>(
         &self,
@@ -101,7 +117,7 @@ impl Bench {
         default_runs: usize,
         once: impl FnMut(&P) -> anyhow::Result<T>,
     ) -> anyhow::Result<Vec<Vec<T>>> {
-        let runs = self.runs.unwrap_or(default_runs);
+        let runs = self.runs(default_runs);
         rounds::run(title, turns, self.warm_up, runs, once)
     }
 }
