@@ -25,7 +25,7 @@ pub const QUESTION: Question = Question {
 };
 
 const ABOUT: &str = "A guest writes to each page of so much memory from ring 3, and then a byte to COM1 \
-    some 10,000 times a second. A full snapshot is taken meanwhile. The pause by the monitor's own \
+    some 3,000 times a second. A full snapshot is taken meanwhile. The pause by the monitor's own \
     account is Tine's `pause_us`, and for Firecracker the time from the request to pause to the answer \
     to the request to resume. The pause as seen from outside is the longest time between two reads of \
     the guest's bytes around the snapshot; the same without a snapshot, for as long before it, is the \
