@@ -62,7 +62,7 @@ impl Machine {
     }
 
     /// Lets the drive with `config`'s id go on with the image at `config`'s path, see
-    /// [`Block::replace`].
+    /// [`Block::replace`](tine_devices::virtio::block::Block::replace).
     pub fn replace_drive(&self, config: &BlockConfig) -> Result<(), DriveError> {
         let drive = self.drive(&config.id)?;
         let mut transport = lock(&drive.transport);
