@@ -206,9 +206,13 @@ fn make(dir: &Path) {
             "cluster_size=4k",
             "-F",
             "raw",
+            // As it is called in the snapshot, where it is not yet.
+            "-u",
             "-b",
+            "disk-root-0.raw",
         ])
-        .args([&raw, &overlay])
+        .arg(&overlay)
+        .arg(DISK.to_string())
         .status()
         .unwrap();
     assert!(status.success());
