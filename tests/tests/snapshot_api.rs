@@ -214,6 +214,28 @@ fn what_is_asked_for_wrongly_changes_nothing() {
     assert!(answer.expect(400).body.contains("not a snapshot"));
 }
 
+#[test]
+fn a_drives_id_leads_to_no_other_directory() {
+    let vmm = Vmm::start([] as [&str; 0]);
+    let image = vmm.dir.path().join("images/disk.img");
+    fs::create_dir(image.parent().unwrap()).unwrap();
+    let file = fs::File::create(&image).unwrap();
+    file.set_len(4096).unwrap();
+    let config = json!({
+        "kernel": tine_tests::guest("counting"), "memory_mib": 64,
+        "drives": [{ "id": "x/../../escaped", "path": image }],
+    });
+    vmm.put("/v1/config", &config).expect(204);
+    vmm.start_machine().expect(204);
+    let body = take(&vmm, &vmm.dir.path().join("snapshot"))
+        .expect(400)
+        .body;
+    assert!(body.contains("cannot be in a snapshot"), "{body}");
+    goes_on(&vmm);
+    let beside = fs::read_dir(image.parent().unwrap()).unwrap().count();
+    assert_eq!(beside, 1, "the image alone");
+}
+
 /// A small file system, until it is dropped.
 struct Small(PathBuf);
 

@@ -243,7 +243,7 @@ pub fn disk_file(drive: &str, n: usize, format: DiskFormat) -> String {
 }
 
 /// Whether a drive's id can be part of a file's name.
-pub(crate) fn is_drive_id(id: &str) -> bool {
+pub fn is_drive_id(id: &str) -> bool {
     (1..=64).contains(&id.len())
         && id
             .bytes()

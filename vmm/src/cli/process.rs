@@ -110,7 +110,7 @@ impl Process {
         }
     }
 
-    /// Starts the command that the machine is there for; one that cannot be started is a failure
+    /// Starts the command that the machine is there for, if there is one; one that cannot be started is a failure
     /// with its own status.
     pub async fn run_command(
         &self,
@@ -118,6 +118,9 @@ impl Process {
         place: &Place,
         command: &[std::ffi::OsString],
     ) -> Result<(), Failure> {
+        if command.is_empty() {
+            return Ok(());
+        }
         let mut request = place.request(command);
         request.request_id = MAIN.to_owned();
         let failed = |err: Error| self.failure(&err.to_string());

@@ -41,16 +41,23 @@ impl Controller {
         let ended = self.shared.clone();
         let machine = Machine::assemble(config, move |ending| ended.tell(Command::Ended(ending)))
             .map_err(Box::new)?;
-        listen_for_agent(&machine, self.shared.clone())?;
+        self.introduce(&machine)?;
+        machine.resume();
+        self.machine = Some(machine);
+        Ok(())
+    }
+
+    /// Waits for the agent of a machine that has just been made, and tells everybody of the ways
+    /// into it.
+    pub(super) fn introduce(&self, machine: &Machine) -> Result<(), Refusal> {
+        listen_for_agent(machine, self.shared.clone())?;
         if self.shared.deletion.times().is_some() {
             return Err(Refusal::Busy("delete"));
         }
-        let access = Access::to(&machine);
+        let access = Access::to(machine);
         self.shared
             .status
             .send_modify(|status| status.access = Some(access));
-        machine.resume();
-        self.machine = Some(machine);
         Ok(())
     }
 
@@ -110,7 +117,7 @@ impl Controller {
 }
 
 /// Waits for the agent on a thread of its own, which lives as long as the process.
-pub(super) fn listen_for_agent(machine: &Machine, shared: Arc<Shared>) -> Result<(), Refusal> {
+fn listen_for_agent(machine: &Machine, shared: Arc<Shared>) -> Result<(), Refusal> {
     let hellos = Hellos::listen(machine.vsock())
         .map_err(|err| Refusal::failed("listen for the agent", err))?;
     let wait = move || {

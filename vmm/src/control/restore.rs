@@ -6,11 +6,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::access::Access;
 use super::command::{Command, Refusal};
 use super::controller::Controller;
 use super::handle::Shared;
-use super::life::listen_for_agent;
 use super::settings::Settings;
 use super::state::State;
 use crate::agent::{self, AgentError};
@@ -61,6 +59,12 @@ impl Controller {
             made.iter().for_each(|path| drop(fs::remove_file(path)));
         }
         if result.is_err() {
+            // Also where its guest runs already, and only the last step failed.
+            self.machine = None;
+            self.refresh = None;
+            self.shared
+                .status
+                .send_modify(|status| status.access = None);
             // The same process can be told better.
             self.shared.go(State::Created, None);
         }
@@ -128,14 +132,7 @@ impl Controller {
             move |ending| ended.tell(Command::Ended(ending)),
         )
         .map_err(Box::new)?;
-        listen_for_agent(&machine, self.shared.clone())?;
-        if self.shared.deletion.times().is_some() {
-            return Err(Refusal::Busy("delete"));
-        }
-        let access = Access::to(&machine);
-        self.shared
-            .status
-            .send_modify(|status| status.access = Some(access));
+        self.introduce(&machine)?;
         self.generation = loaded.manifest.generation.saturating_add(1);
         if loaded.description.agent {
             let mut refresh = agent::new_identity(self.generation)

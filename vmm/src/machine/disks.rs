@@ -10,7 +10,7 @@ use tine_devices::bus::lock;
 use tine_devices::virtio::block::Block;
 use tine_devices::virtio::block::layers::{self, Backing, Layer};
 use tine_devices::virtio::mmio::MmioTransport;
-use tine_snapshot::manifest::disk_file;
+use tine_snapshot::manifest::{disk_file, is_drive_id};
 
 use super::Machine;
 use super::drives::{Drive, DriveError};
@@ -69,6 +69,10 @@ impl Machine {
         let Some(top) = layers.last() else {
             return Ok(None);
         };
+        // It came from a client, and is going to be part of paths.
+        if !is_drive_id(&drive.id) {
+            return Err(DriveError::Id(drive.id.clone()));
+        }
         let beside = top.path().parent().unwrap_or(Path::new("."));
         let name = format!(".{}-{}.qcow2", drive.id, crate::client::new_request_id());
         let path = dir.unwrap_or(beside).join(name);

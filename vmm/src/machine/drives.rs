@@ -18,6 +18,11 @@ pub enum DriveError {
     /// There is none of that name.
     #[error("there is no drive {0:?}")]
     Unknown(String),
+    /// Its id cannot be part of a file's name, as a snapshot needs it.
+    #[error(
+        "drive {0:?} cannot be in a snapshot: give it an id of 1 to 64 letters, digits, `_` and `-`"
+    )]
+    Id(String),
     /// The other image cannot be used; the drive goes on with the old one.
     #[error(transparent)]
     Replace(#[from] BlockError),

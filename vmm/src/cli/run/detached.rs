@@ -42,14 +42,8 @@ pub async fn start(args: Args) -> Result<u8, Failure> {
         }
         process.wait_until_running(machine, args.timeout).await?;
         timing.phase("guest to agent");
-        match args.command.is_empty() {
-            true => Ok(()),
-            false => {
-                process
-                    .run_command(machine, &args.place, &args.command)
-                    .await
-            }
-        }
+        let command = &args.command;
+        process.run_command(machine, &args.place, command).await
     };
     process.bring_up(signals, bring_up).await?;
     output::print(&words(&process, args.json, !args.command.is_empty()))?;
