@@ -212,6 +212,10 @@ fn what_is_asked_for_wrongly_changes_nothing() {
     assert!(body.contains("after starting"), "{body}");
     let (_, answer) = restore(&there);
     assert!(answer.expect(400).body.contains("not a snapshot"));
+    let (process, _) = restore(&there);
+    let long = json!({ "snapshot": there, "hostname": "h".repeat(65) });
+    let body = process.put("/v1/restore", &long).expect(400).body;
+    assert!(body.contains("`hostname`"), "{body}");
 }
 
 #[test]

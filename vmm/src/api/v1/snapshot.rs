@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde_json::json;
 use tine_guest_agent::fields::FieldError;
+use tine_guest_agent::refresh::MAX_HOSTNAME;
 
 use crate::api::fault::{Reply, done, json_with};
 use crate::api::routes::Call;
@@ -53,6 +54,12 @@ pub async fn restore(call: Call) -> Reply {
     let hostname: Option<String> = fields.optional("hostname")?;
     fields.finish()?;
     absolute("snapshot", &snapshot)?;
+    // The agent would refuse it, and the machine end for it.
+    let fits = |name: &String| (1..=MAX_HOSTNAME).contains(&name.len()) && !name.contains('\0');
+    if !hostname.as_ref().is_none_or(fits) {
+        let words = format!("must have 1 to {MAX_HOSTNAME} bytes");
+        return Err(FieldError::new("hostname", words).into());
+    }
     let taps = network.unwrap_or_default().into_iter();
     let request = RestoreRequest {
         snapshot: Place::Directory(snapshot),
