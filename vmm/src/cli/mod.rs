@@ -21,6 +21,7 @@ mod machines;
 mod output;
 mod parse;
 mod pause;
+mod pidfd;
 mod process;
 mod progress;
 mod ps;

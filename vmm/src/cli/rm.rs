@@ -1,18 +1,15 @@
 //! `tine rm`: the end of machines, and of what is left of them.
 
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tine::client::Machine;
-use tokio::net::UnixStream;
 
 use super::failure::Failure;
 use super::machines::{self, Known};
 use super::output;
+use super::pidfd::Pidfd;
 use super::rundir::{self, SOCKET};
 
 /// How long a machine's process may take to accept its deletion, and then to end.
@@ -74,46 +71,32 @@ async fn remove(id: &str, force: bool) -> Result<(), Failure> {
 /// Whether the machine is over, and its process on its way out.
 async fn is_ending(id: &str, dir: &Path) -> bool {
     let known = Known::look(id.to_owned(), dir.to_owned()).await;
-    known.pid.is_none() && known.state != "silent" || known.is_over() || known.state == "failed"
+    match known.state.as_str() {
+        // It may have ended between the two looks.
+        "silent" => !rundir::is_served(dir),
+        "failed" => true,
+        _ => known.pid.is_none() || known.is_over(),
+    }
 }
 
 /// Ends the machine's process: in its own way, and if it does not, with SIGKILL.
 async fn end(id: &str, dir: &Path) -> Result<(), Failure> {
     let socket = dir.join(SOCKET);
-    let Some(process) = process(&socket).await else {
+    let Some(process) = Pidfd::serving(&socket).await else {
         return Ok(());
     };
     let machine = Machine::at(&socket);
     // A process that cannot record the deletion is ended all the same: its records go too.
     let _ = tokio::time::timeout(PATIENCE, machine.delete()).await;
-    if has_ended(&process, PATIENCE) {
+    if process.has_ended(PATIENCE) {
         return Ok(());
     }
     eprintln!("tine: machine {id} does not end by itself: killed");
-    let _ = pidfd_send_signal(&process, Signal::KILL);
-    match has_ended(&process, PATIENCE) {
+    process.kill();
+    match process.has_ended(PATIENCE) {
         true => Ok(()),
         false => Err(Failure::new(format!(
             "machine {id}: its process does not end"
         ))),
     }
-}
-
-/// The process that serves a socket; `None` when there is none any more.
-async fn process(socket: &Path) -> Option<OwnedFd> {
-    let stream = UnixStream::connect(socket).await.ok()?;
-    let pid = Pid::from_raw(stream.peer_cred().ok()?.pid()?)?;
-    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    // It still serves, so the number is still its own.
-    UnixStream::connect(socket).await.ok()?;
-    Some(process)
-}
-
-fn has_ended(process: &OwnedFd, limit: Duration) -> bool {
-    let mut polled = [PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)];
-    let limit = Timespec {
-        tv_sec: limit.as_secs() as i64,
-        tv_nsec: 0,
-    };
-    poll(&mut polled, Some(&limit)).is_ok_and(|count| count > 0)
 }

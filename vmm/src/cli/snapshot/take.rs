@@ -6,6 +6,10 @@ use std::time::Duration;
 use super::{absolute, rundir};
 use crate::cli::failure::Failure;
 use crate::cli::output;
+use crate::cli::pidfd::Pidfd;
+
+/// How long the machine's process may take to end.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is asked for.
 #[derive(clap::Args)]
@@ -32,8 +36,19 @@ pub struct Args {
 pub async fn take(args: Args) -> Result<u8, Failure> {
     let machine = rundir::machine(&args.id)?;
     let dir = absolute(&args.dir)?;
+    let process = match args.stop {
+        true => Pidfd::serving(machine.socket()).await,
+        false => None,
+    };
     let taken = machine.snapshot(&dir, args.stop).await;
     let taken = taken.map_err(|err| Failure::of(&args.id, &err))?;
+    // Its id is free, and its disks are, when this returns.
+    if process.is_some_and(|process| !process.has_ended(PATIENCE)) {
+        return Err(Failure::new(format!(
+            "the snapshot is whole, but the process of machine {} does not end: `tine rm -f {0}` ends it",
+            args.id
+        )));
+    }
     let text = match args.json {
         true => output::pretty(&taken),
         false => format!(
