@@ -90,7 +90,8 @@ impl Refresh {
         Ok(request)
     }
 
-    fn check(&self) -> Result<(), FieldError> {
+    /// What the agent would refuse. The error names the field.
+    pub fn check(&self) -> Result<(), FieldError> {
         let wrong = |field, message: String| Err(FieldError::new(field, message));
         if self.generation == 0 {
             return wrong(

@@ -22,7 +22,7 @@ mod partial;
 mod partial_file;
 mod reader;
 pub mod section;
-mod state_file;
+pub mod state_file;
 mod steps;
 mod verify;
 mod writer;

@@ -1,4 +1,5 @@
-//! The file `state`: sections, each with its length and checksum (`FORMAT.md`, "state").
+//! The file `state`: sections, each with its length and checksum (`FORMAT.md`, "state"). Its bytes
+//! can go other ways than through a file, too.
 
 use std::path::Path;
 
@@ -7,8 +8,8 @@ use crate::error::ReadError;
 use crate::id::Id;
 use crate::section::Section;
 
-/// A state is no longer than this.
-pub(crate) const MAX_STATE: u64 = 64 << 20;
+/// A state is no longer than this, in bytes.
+pub const MAX_STATE: u64 = 64 << 20;
 /// Sections in a state at most.
 pub(crate) const MAX_SECTIONS: usize = 4096;
 /// A section's name and kind have at most so many bytes.
@@ -19,8 +20,12 @@ const VERSION: u32 = 1;
 const HEADER: usize = 48;
 const SECTION: usize = 24;
 
-/// Puts sections into the bytes of a file. The error says which one cannot be in it, and why.
-pub(crate) fn encode(id: Id, sections: &[Section]) -> Result<Vec<u8>, String> {
+/// Puts sections into the bytes of a file.
+///
+/// # Errors
+///
+/// In words, which section cannot be in it and why.
+pub fn encode(id: Id, sections: &[Section]) -> Result<Vec<u8>, String> {
     if sections.len() > MAX_SECTIONS {
         return Err(format!("{} sections are too many", sections.len()));
     }
@@ -71,8 +76,12 @@ pub(crate) fn encode(id: Id, sections: &[Section]) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Takes the sections, and the id of the snapshot, out of the bytes of a file.
-pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<(Id, Vec<Section>), ReadError> {
+/// Takes the sections, and the id of the snapshot, out of the bytes of a file; `path` is for messages.
+///
+/// # Errors
+///
+/// When they are not as they were written.
+pub fn decode(path: &Path, bytes: &[u8]) -> Result<(Id, Vec<Section>), ReadError> {
     let damaged = |part: String, reason: String| ReadError::Damaged {
         path: path.to_owned(),
         part,

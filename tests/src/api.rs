@@ -161,6 +161,19 @@ impl Vmm {
         self.request_within(PATIENCE, method, path, body)
     }
 
+    /// Waits until a bare-metal guest has worked some more, and found no fault: it would have ended.
+    #[track_caller]
+    pub fn goes_on(&self) {
+        let cpu = || self.get("/v1/machine").json()["usage"]["cpu_us"].as_u64();
+        let before = cpu();
+        let start = Instant::now();
+        while cpu() < before.map(|us| us + 20_000) {
+            assert!(start.elapsed() < PATIENCE * 3, "it stands still");
+            thread::yield_now();
+        }
+        assert_eq!(self.state(), "starting", "a guest without an agent");
+    }
+
     /// Waits until the machine is running: a guest kernel may be interpreted, beside others.
     pub fn wait_until_running(&self) {
         let path = "/v1/machine?wait=running&timeout=300s";

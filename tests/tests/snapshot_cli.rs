@@ -13,9 +13,10 @@ use tine_tests::{require_kvm, text};
 const PREPARE: &str = "
 mkdir -p /run/t; echo kept > /run/t/file
 cat /proc/sys/kernel/random/uuid > /run/t/uuid
-sh -c 'i=0; while :; do i=$((i+1)); echo $i > /run/t/.n; mv /run/t/.n /run/t/count; sleep 1; done' \
+mkfifo /run/t/never
+sh -c 'i=0; while :; do i=$((i+1)); echo $i > /run/t/count; read -t 1 x <> /run/t/never; done' \
     < /dev/null > /dev/null 2>&1 &
-until [ -e /run/t/count ]; do sleep 0.1; done";
+until [ -s /run/t/count ]; do sleep 0.1; done";
 
 struct Prepared {
     place: Place,
@@ -71,7 +72,7 @@ fn finish(child: Child) -> String {
 fn files_are_there_and_processes_go_on() {
     let prepared = Prepared::get();
     let script = "cat /run/t/file; n=$(cat /run/t/count)
-        until [ $(cat /run/t/count) -gt $n ]; do sleep 0.2; done; echo on";
+        until [ 0$(cat /run/t/count) -gt 0$n ]; do sleep 0.2; done; echo on";
     assert_eq!(prepared.sh(script), "kept\non\n");
 }
 

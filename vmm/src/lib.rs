@@ -16,6 +16,7 @@ pub mod host;
 pub mod image;
 pub mod kvm;
 pub mod layout;
+mod listen;
 pub mod logger;
 pub mod machine;
 pub mod memory;

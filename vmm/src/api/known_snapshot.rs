@@ -7,7 +7,7 @@ use tine_guest_agent::fields::FieldError;
 
 use super::fault::{Reply, done};
 use super::routes::Call;
-use crate::control::{RestoreRequest, SnapshotRequest, State};
+use crate::control::{GuestIdentity, RestoreRequest, SnapshotRequest, State};
 use crate::snapshot::Place;
 
 /// Where memory comes from.
@@ -99,7 +99,7 @@ pub async fn load(call: Call) -> Reply {
         resume: resume.unwrap_or_default(),
         taps: taps.map(|net| (net.iface_id, net.host_dev_name)).collect(),
         vsock: vsock.map(|vsock| vsock.uds_path),
-        hostname: None,
+        identity: GuestIdentity::default(),
     };
     call.app.handle.restore(request).await?;
     done()

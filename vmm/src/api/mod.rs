@@ -16,7 +16,6 @@ mod known;
 mod known_devices;
 mod known_refused;
 mod known_snapshot;
-mod listen;
 mod proxy;
 mod routes;
 mod serve;
@@ -28,7 +27,7 @@ use std::thread::{self, JoinHandle};
 
 use tokio::sync::oneshot;
 
-pub use listen::{ListenError, Socket};
+pub use crate::listen::{ListenError, Socket};
 pub use proxy::Dial;
 pub use routes::{Owner, Route, table};
 

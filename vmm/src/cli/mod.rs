@@ -6,12 +6,14 @@
 mod attach;
 mod boot_template;
 mod completion;
+mod copies;
 mod cp;
 mod events;
 mod exec;
 mod exit;
 mod failure;
 mod foreground;
+mod fork;
 mod forward;
 mod inspect;
 mod keys;
@@ -61,6 +63,7 @@ enum Command {
     Events(events::Args),
     Inspect(inspect::Args),
     Snapshot(snapshot::Args),
+    Fork(fork::Args),
     Restore(Box<restore::Args>),
     Pause(pause::Pause),
     Resume(pause::Resume),
@@ -102,6 +105,7 @@ pub fn main() -> ExitCode {
         Command::Events(args) => in_runtime(events::events(args)),
         Command::Inspect(args) => in_runtime(inspect::inspect(args)),
         Command::Snapshot(args) => in_runtime(snapshot::snapshot(args)),
+        Command::Fork(args) => in_runtime(fork::fork(args)),
         Command::Restore(args) => restore::restore(*args),
         Command::Pause(args) => in_runtime(pause::pause(args)),
         Command::Resume(args) => in_runtime(pause::resume(args)),

@@ -67,6 +67,24 @@ pub fn variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// A file of this host, and where it goes in the guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copied {
+    pub from: PathBuf,
+    pub to: String,
+}
+
+/// `PATH:GUEST_PATH`.
+pub fn file(text: &str) -> Result<Copied, String> {
+    match text.rsplit_once(':') {
+        Some((from, to)) if !from.is_empty() && to.starts_with('/') => Ok(Copied {
+            from: from.into(),
+            to: to.to_owned(),
+        }),
+        _ => Err("give PATH:GUEST_PATH, the second one absolute".to_owned()),
+    }
+}
+
 /// `none`, `stdout`, or a file.
 pub fn console(text: &str) -> Result<ConsoleConfig, String> {
     Ok(match text {

@@ -63,7 +63,8 @@ impl Process {
         started
     }
 
-    async fn start<T>(
+    /// Starts the process and does `work` with its machine.
+    pub async fn start<T>(
         &mut self,
         work: impl AsyncFnOnce(&Self, &Machine) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
@@ -198,7 +199,7 @@ impl Process {
     }
 
     /// Leaves nothing behind.
-    fn clean_up(&mut self) {
+    pub fn clean_up(&mut self) {
         if let Some(process) = &mut self.child {
             let _ = process.kill();
             let _ = process.wait();

@@ -9,6 +9,7 @@ use tine::config::ConsoleConfig;
 use tine::machine::Machine;
 use tine::snapshot::Loaded;
 
+use super::copies::{self, Options, Origin};
 use super::exec::Place;
 use super::failure::Failure;
 use super::foreground::{self, Job, Ready, RunError};
@@ -30,11 +31,17 @@ Without a COMMAND the machine runs until its guest ends by itself; -d leaves it 
 
 Examples:
   tine restore /srv/snapshots/web-1 -- uname -a
-  tine restore -d --name web-2 /srv/snapshots/web-1")]
+  tine restore -d --name web-2 /srv/snapshots/web-1
+  tine restore -d -n 8 --name try /srv/snapshots/web-1")]
 pub struct Args {
     /// Leave the machine running, and print its id
     #[arg(short, long, conflicts_with = "interactive")]
     detach: bool,
+    /// With -d: so many machines, each with its id as host name, NAME-1, NAME-2, ..
+    #[arg(short = 'n', long, value_name = "N", requires = "detach",
+        conflicts_with_all = ["command", "hostname", "console"],
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    count: Option<u32>,
     /// The machine's id, with -d [default: a random one]
     #[arg(long, value_name = "ID", requires = "detach", value_parser = rundir::id)]
     name: Option<String>,
@@ -72,6 +79,7 @@ pub struct Args {
 /// Makes the machine; the result is the status to exit with.
 pub fn restore(args: Args) -> Result<u8, Failure> {
     match args.detach {
+        true if args.count.is_some() => super::in_runtime(many(args)),
         true => super::in_runtime(detached(args)),
         false => in_foreground(args).map_err(|err| Failure::new(err.to_string())),
     }
@@ -147,9 +155,32 @@ async fn detached(args: Args) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// Makes as many as are asked for.
+async fn many(args: Args) -> Result<u8, Failure> {
+    let snapshot = std::path::absolute(&args.dir)
+        .map_err(|err| Failure::new(format!("{}: {err}", args.dir.display())))?;
+    let opened = tine_snapshot::Snapshot::open(&snapshot);
+    let opened = opened.map_err(|err| Failure::new(err.to_string()))?;
+    let origin = Origin {
+        request: json!({ "snapshot": snapshot }),
+        agent: opened.manifest().machine.config["agent"] == true,
+        env: args.place.env,
+    };
+    let options = Options {
+        count: args.count.unwrap_or(1),
+        name: args.name,
+        files: Vec::new(),
+        no_wait: args.no_wait,
+        json: args.json,
+        timeout: args.timeout,
+    };
+    let made = copies::make(&options, origin).await?;
+    copies::print(&made, args.json)
+}
+
 /// How the agent of a restored guest comes to be ready.
 pub fn refreshed(loaded: &Loaded, hostname: Option<String>) -> Result<Ready, RunError> {
-    let generation = loaded.manifest.generation.saturating_add(1);
+    let generation = loaded.generation.saturating_add(1);
     let refresh = agent::new_identity(generation);
     let mut refresh = refresh.map_err(|err| RunError::Os("get random bytes", err))?;
     refresh.hostname = hostname;

@@ -59,7 +59,7 @@ pub use self::exec::{Attach, Control, Exec, Output, Stdin};
 pub use self::files::{Files, WriteOptions};
 use self::http::{Body, Http};
 pub use self::port::Port;
-pub use self::status::{Event, Status, Taken};
+pub use self::status::{Event, Forked, Status, Taken};
 pub use self::stream::{Content, Lines};
 
 /// Times a collected command is sent when the connection breaks.
@@ -223,6 +223,14 @@ impl Machine {
     pub async fn snapshot(&self, dir: &Path, stop: bool) -> Result<Taken, Error> {
         let body = Body::json(&serde_json::json!({ "path": dir, "stop": stop }));
         self.0.json(Method::PUT, "/v1/snapshots", body).await
+    }
+
+    /// Makes `count` copies of the machine ready to be taken by other processes, for `patience` at
+    /// most. The machine goes on.
+    pub async fn fork(&self, count: u32, patience: Duration) -> Result<Forked, Error> {
+        let patience = patience.as_millis() as u64;
+        let body = Body::json(&serde_json::json!({ "count": count, "timeout_ms": patience }));
+        self.0.json(Method::POST, "/v1/fork", body).await
     }
 
     async fn get<T: serde::de::DeserializeOwned>(&self, target: &str) -> Result<T, Error> {

@@ -55,6 +55,19 @@ impl Event {
     }
 }
 
+/// Copies of a machine that can be taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forked {
+    /// The socket where other processes take them, with `fork` of `PUT /v1/restore`.
+    pub socket: std::path::PathBuf,
+    /// How many.
+    pub count: u32,
+    /// Their generation.
+    pub generation: u64,
+    /// How long the guest stood still, in microseconds.
+    pub pause_us: u64,
+}
+
 /// A snapshot that has been taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {

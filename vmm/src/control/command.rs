@@ -3,6 +3,7 @@
 use tine_guest_agent::hello::Hello;
 use tokio::sync::oneshot;
 
+use super::fork::{ForkReply, ForkRequest, HandingOut};
 use super::handle::Permit;
 use super::restore::RestoreRequest;
 use super::settings::{BadSettings, Change, DrivePatch, LoggerSettings, MetricsSettings};
@@ -92,6 +93,10 @@ pub(super) enum Command {
     Change(Lifecycle, Permit, Reply),
     /// Take a snapshot.
     Snapshot(SnapshotRequest, Permit, SnapshotReply),
+    /// Hand the machine out to other processes.
+    Fork(ForkRequest, Permit, ForkReply),
+    /// It can be taken.
+    HandingOut(HandingOut),
     /// A snapshot is there, or could not be written.
     Snapshotted {
         /// It is there.

@@ -10,6 +10,7 @@ use tine_guest_agent::refresh::Refresh;
 
 use super::command::{Command, Lifecycle, Refusal, Reply};
 use super::deletion::{Deletion, Times};
+use super::fork::HandingOut;
 use super::handle::{Handle, Identity, Shared};
 use super::recorder::{self, RecordError, Recorder};
 use super::settings::{Change, LoggerSettings, MetricsSettings, MmdsSettings, Settings};
@@ -66,6 +67,8 @@ pub struct Controller {
     pub(super) refresh: Option<Refresh>,
     /// The last snapshot.
     pub(super) writing: Option<Writing>,
+    /// Sockets at which others take copies of the machine.
+    pub(super) handing_out: Vec<HandingOut>,
 }
 
 impl Controller {
@@ -100,6 +103,7 @@ impl Controller {
             generation: 0,
             refresh: None,
             writing: None,
+            handing_out: Vec::new(),
         };
         Ok(Ok((controller, handle)))
     }
@@ -184,6 +188,16 @@ impl Controller {
                 self.snapshot(request, reply);
                 // It is being written; the machine can be paused and resumed meanwhile.
                 drop(permit);
+                None
+            }
+            Command::Fork(request, permit, reply) => {
+                self.fork(request, reply);
+                drop(permit);
+                None
+            }
+            Command::HandingOut(at) => {
+                self.handing_out.retain(HandingOut::goes_on);
+                self.handing_out.push(at);
                 None
             }
             Command::Snapshotted { whole, stop } => self.snapshotted(whole, stop),

@@ -11,6 +11,7 @@ use super::access::Figures;
 use super::command::{Command, Lifecycle, Refusal, Reply};
 use super::deletion::{Deletion, Times};
 use super::events::{Event, EventStream, Events};
+use super::fork::{ForkRequest, Forked};
 use super::metrics::Counters;
 use super::restore::RestoreRequest;
 use super::settings::{Change, DrivePatch, LoggerSettings, MetricsSettings};
@@ -221,6 +222,15 @@ impl Handle {
         let permit = self.0.begin("snapshot")?;
         let (reply, answer) = oneshot::channel();
         self.0.tell(Command::Snapshot(request, permit, reply));
+        answer.await.unwrap_or(Err(Refusal::Gone))
+    }
+
+    /// Makes copies of the machine ready to be taken by other processes, and answers when they can
+    /// be. The machine goes on.
+    pub async fn fork(&self, request: ForkRequest) -> Result<Forked, Refusal> {
+        let permit = self.0.begin("fork")?;
+        let (reply, answer) = oneshot::channel();
+        self.0.tell(Command::Fork(request, permit, reply));
         answer.await.unwrap_or(Err(Refusal::Gone))
     }
 

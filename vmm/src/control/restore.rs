@@ -1,10 +1,14 @@
 //! Making the machine of a snapshot.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use tine_guest_agent::octets::Octets;
+use tine_guest_agent::refresh::{NewFile, Refresh};
 
 use super::command::{Command, Refusal};
 use super::controller::Controller;
@@ -30,8 +34,40 @@ pub struct RestoreRequest {
     pub taps: Vec<(String, String)>,
     /// The socket by which other processes reach the guest's.
     pub vsock: Option<PathBuf>,
-    /// The guest's new host name.
+    /// What of it becomes another one.
+    pub identity: GuestIdentity,
+}
+
+/// What the agent makes of a restored or forked guest before it counts as running, besides the time,
+/// random numbers and its generation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GuestIdentity {
+    /// A new host name.
     pub hostname: Option<String>,
+    /// A new content of `/etc/machine-id`.
+    pub machine_id: Option<String>,
+    /// Variables for later commands.
+    pub env: Option<BTreeMap<String, Octets>>,
+    /// Files to be written.
+    pub files: Vec<NewFile>,
+}
+
+impl GuestIdentity {
+    /// Nothing of it changes.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// This, as the agent is told it.
+    pub fn put_into(self, refresh: Refresh) -> Refresh {
+        Refresh {
+            hostname: self.hostname,
+            machine_id: self.machine_id,
+            env: self.env,
+            files: self.files,
+            ..refresh
+        }
+    }
 }
 
 impl Controller {
@@ -45,6 +81,12 @@ impl Controller {
         }
         let loaded = Loaded::at(&request.snapshot)
             .map_err(|err| Refusal::failed("restore the snapshot", err))?;
+        if !loaded.description.agent && !request.identity.is_empty() {
+            return Err(Refusal::failed(
+                "restore the snapshot",
+                "its guest has no agent that could be told another name, variables or files",
+            ));
+        }
         let mut config = self.restored_config(&loaded, request)?;
         // In its directory the machine's own layers outlive its process; elsewhere they are gone with
         // their last descriptor.
@@ -94,7 +136,7 @@ impl Controller {
         // From a pair of files, clients of the known API expect the socket where it was.
         let told = match &request.snapshot {
             Place::Pair { .. } => loaded.description.vsock_path.clone(),
-            Place::Directory(_) => None,
+            _ => None,
         };
         config.vsock.uds_path = request.vsock.clone().or(told);
         for (id, tap) in &request.taps {
@@ -133,12 +175,11 @@ impl Controller {
         )
         .map_err(Box::new)?;
         self.introduce(&machine)?;
-        self.generation = loaded.manifest.generation.saturating_add(1);
+        self.generation = loaded.generation.saturating_add(1);
         if loaded.description.agent {
-            let mut refresh = agent::new_identity(self.generation)
+            let refresh = agent::new_identity(self.generation)
                 .map_err(|err| Refusal::failed("get random bytes for the guest", err))?;
-            refresh.hostname = request.hostname.clone();
-            self.refresh = Some(refresh);
+            self.refresh = Some(request.identity.clone().put_into(refresh));
         }
         if request.resume {
             machine.resume();

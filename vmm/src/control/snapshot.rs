@@ -57,6 +57,10 @@ pub(super) struct Writing {
 }
 
 impl Writing {
+    pub(super) fn new(thread: JoinHandle<()>, cancelled: Arc<AtomicBool>) -> Self {
+        Self { thread, cancelled }
+    }
+
     fn goes_on(&self) -> bool {
         !self.thread.is_finished()
     }
@@ -86,7 +90,7 @@ impl Controller {
         reply: SnapshotReply,
     ) -> Result<(), Box<(Refusal, SnapshotReply)>> {
         let start = Instant::now();
-        let (mut save, pause) = match self.take(&request.target, request.stop) {
+        let (mut save, pause) = match self.take(&request.target, request.stop, "take a snapshot") {
             Ok(taken) => taken,
             Err(refusal) => return Err(Box::new((refusal, reply))),
         };
@@ -125,7 +129,7 @@ impl Controller {
         let thread = thread::Builder::new().name("snapshot".to_owned());
         match thread.spawn(write) {
             Ok(thread) => {
-                self.writing = Some(Writing { thread, cancelled });
+                self.writing = Some(Writing::new(thread, cancelled));
                 Ok(())
             }
             // The reply went with the closure: whoever waits is told that the request is gone.
@@ -140,7 +144,12 @@ impl Controller {
     }
 
     /// Takes the state. With `stay`, the machine does not go on.
-    fn take(&mut self, place: &Place, stay: bool) -> Result<(Save, Duration), Refusal> {
+    pub(super) fn take(
+        &mut self,
+        place: &Place,
+        stay: bool,
+        action: &'static str,
+    ) -> Result<(Save, Duration), Refusal> {
         if self.writing.as_ref().is_some_and(Writing::goes_on) {
             return Err(Refusal::Busy("snapshot"));
         }
@@ -155,12 +164,12 @@ impl Controller {
         let pair = matches!(place, Place::Pair { .. });
         if pair && !machine.config().drives.is_empty() {
             return Err(Refusal::failed(
-                "take a snapshot",
+                action,
                 "a pair of files has no room for disks: give a directory to PUT /v1/snapshots",
             ));
         }
         let run_dir = self.shared.identity.run_dir.clone();
-        let failed = |err| Refusal::failed("take a snapshot", err);
+        let failed = |err| Refusal::failed(action, err);
         let overlays = machine.new_overlays(run_dir.as_deref()).map_err(failed)?;
         self.shared.go(State::Snapshotting, None);
         let machine = self.started()?;
@@ -178,8 +187,12 @@ impl Controller {
             false => before,
         };
         self.shared.go(next, None);
-        self.record("snapshot", None);
-        let capture = captured.map_err(|err| Refusal::failed("take a snapshot", err))?;
+        let event = match place {
+            Place::Fork(_) => "fork",
+            _ => "snapshot",
+        };
+        self.record(event, None);
+        let capture = captured.map_err(|err| Refusal::failed(action, err))?;
         let save = Save {
             capture,
             description,

@@ -113,6 +113,19 @@ impl Image {
         self.layers.len() >= MAX_LAYERS || all + runs > MAX_RUNS
     }
 
+    /// Whether the lowest layer has all of memory.
+    pub fn is_whole(&self) -> bool {
+        let lowest = self.layers.first().map(|layer| &layer.runs[..]);
+        let mut at = 0;
+        for run in lowest.unwrap_or_default() {
+            if run.range.start != at {
+                return false;
+            }
+            at = run.range.end;
+        }
+        at == self.size
+    }
+
     /// What to map where: the lowest layer first, and what lies over it after. Of two pieces that
     /// overlap, the later one counts.
     pub fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {

@@ -21,8 +21,8 @@ use vm_memory::{
 
 use crate::layout;
 use image::join;
-pub use image::{Image, Layer, MAX_RUNS, Run, Stored};
-pub use sys::{Moved, PAGE};
+pub use image::{Image, Layer, MAX_LAYERS, MAX_RUNS, Run, Stored};
+pub use sys::{Moved, PAGE, create_memfd, seal};
 
 /// Pages that lie no further apart than this many bytes become one run of a layer: a few pages
 /// more to copy instead of a mapping more.

@@ -1,14 +1,17 @@
 //! Reading a snapshot's directory as what a machine is made from.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, CWD};
 use tine_devices::virtio::block::layers::{self, Backing, Format, LayerError};
 use tine_devices::virtio::block::{BlockConfig, LowerConfig};
-use tine_snapshot::manifest::{DiskLayer, Manifest, disk_file};
+use tine_snapshot::manifest::{Disk, DiskLayer, Manifest, disk_file};
 use tine_snapshot::section::Section;
 use tine_snapshot::{Map, MemoryLayers, ReadError, Snapshot, Source, pair};
 
+use super::handover::HandOverError;
 use super::host::{self, Unfit};
 use super::{Description, Place};
 use crate::config::MachineConfig;
@@ -37,6 +40,14 @@ pub enum LoadError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Another process hands it over, and that failed.
+    #[error("cannot take a fork over from {}: {source}", path.display())]
+    HandOver {
+        /// The socket.
+        path: PathBuf,
+        /// Why not.
+        source: HandOverError,
+    },
     /// It has nothing for one of its machine's drives.
     #[error("the snapshot has no disk for the drive {drive:?}: take one with `tine snapshot`")]
     Drive {
@@ -62,16 +73,42 @@ pub enum LoadError {
 /// What a machine is made from.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What the snapshot says of itself.
-    pub manifest: Manifest,
+    /// How often the machine's line was restored or forked before.
+    pub generation: u64,
     /// Its machine's devices.
     pub description: Description,
     /// vCPUs, interrupt controllers, clock and devices.
     pub sections: Vec<Section>,
     /// Memory.
     pub memory: Image,
-    /// Where the disks' layers are.
-    dir: Option<PathBuf>,
+    /// The disks' layers.
+    pub(super) disks: Vec<LoadedDisk>,
+}
+
+/// A drive's files.
+#[derive(Debug)]
+pub(super) struct LoadedDisk {
+    pub drive: String,
+    /// The lowest first.
+    pub layers: Vec<LoadedLayer>,
+}
+
+/// One file of a drive.
+#[derive(Debug)]
+pub(super) struct LoadedLayer {
+    pub file: LayerFile,
+    pub format: Format,
+    /// What the guest sees, in bytes.
+    pub virtual_size: u64,
+}
+
+/// Where a layer is.
+#[derive(Debug)]
+pub(super) enum LayerFile {
+    /// In a snapshot's directory, which the caller keeps.
+    Path(PathBuf),
+    /// Open, and without a name that anybody keeps.
+    Open(File),
 }
 
 impl Loaded {
@@ -80,6 +117,10 @@ impl Loaded {
         match place {
             Place::Directory(dir) => Self::open(dir),
             Place::Pair { state, memory } => Self::open_pair(state, memory),
+            Place::Fork(socket) => Self::receive(socket).map_err(|source| LoadError::HandOver {
+                path: socket.clone(),
+                source,
+            }),
         }
     }
 
@@ -96,8 +137,8 @@ impl Loaded {
             description,
             sections: snapshot.state()?,
             memory: image(snapshot.memory()?, dir, Some(stored))?,
-            manifest: manifest.clone(),
-            dir: Some(dir.to_owned()),
+            generation: manifest.generation,
+            disks: disks(dir, manifest),
         })
     }
 
@@ -108,14 +149,14 @@ impl Loaded {
             description: describe(state, &read.manifest)?,
             memory: image(read.memory(memory)?, memory, None)?,
             sections: read.sections,
-            manifest: read.manifest,
-            dir: None,
+            generation: read.manifest.generation,
+            disks: Vec::new(),
         })
     }
 
     /// Says where the drives of `config`, which is [`Description::config`]'s, are: the snapshot's
     /// layers, and for each drive that can be written to an overlay of the machine's own, which is
-    /// made in `own`. Gives the overlays' paths.
+    /// made in `own`. Gives the paths of what was made.
     pub fn place_drives(
         &self,
         config: &mut MachineConfig,
@@ -123,12 +164,9 @@ impl Loaded {
     ) -> Result<Vec<PathBuf>, LoadError> {
         let mut made = Vec::new();
         for drive in &mut config.drives {
-            match self.place_drive(drive, own) {
-                Ok(overlay) => made.extend(overlay),
-                Err(err) => {
-                    made.iter().for_each(|path| drop(fs::remove_file(path)));
-                    return Err(err);
-                }
+            if let Err(err) = self.place_drive(drive, own, &mut made) {
+                made.iter().for_each(|path| drop(fs::remove_file(path)));
+                return Err(err);
             }
         }
         Ok(made)
@@ -138,23 +176,22 @@ impl Loaded {
         &self,
         drive: &mut BlockConfig,
         own: &Path,
-    ) -> Result<Option<PathBuf>, LoadError> {
+        made: &mut Vec<PathBuf>,
+    ) -> Result<(), LoadError> {
         let missing = || LoadError::Drive {
             drive: drive.id.clone(),
         };
-        let disk = self
-            .manifest
-            .disks
-            .iter()
-            .find(|disk| disk.drive == drive.id);
-        let (Some(dir), Some(disk)) = (&self.dir, disk) else {
-            return Err(missing());
-        };
-        let place = |layer: &DiskLayer| LowerConfig {
-            path: dir.join(&layer.file),
-            format: layer.format,
-        };
-        let mut layers: Vec<LowerConfig> = disk.layers.iter().map(place).collect();
+        let disk = self.disks.iter().find(|disk| disk.drive == drive.id);
+        let disk = disk.ok_or_else(missing)?;
+        let mut layers = Vec::with_capacity(disk.layers.len());
+        for (n, layer) in disk.layers.iter().enumerate() {
+            let path = match &layer.file {
+                LayerFile::Path(path) => path.clone(),
+                LayerFile::Open(file) => named(file, own, &drive.id, n, made),
+            };
+            let format = layer.format;
+            layers.push(LowerConfig { path, format });
+        }
         let (Some(top), Some(size)) = (layers.last(), disk.layers.last()) else {
             return Err(missing());
         };
@@ -163,7 +200,7 @@ impl Loaded {
             drive.path = top.path.clone();
             layers.pop();
             drive.lower = layers;
-            return Ok(None);
+            return Ok(());
         }
         let overlay = overlay_path(own, &drive.id);
         // As the next snapshot's directory has it, where other tools find the two together.
@@ -175,8 +212,39 @@ impl Loaded {
         layers::create(&overlay, size.virtual_size, Some(backing))?;
         drive.format = Format::Qcow2;
         drive.path = overlay.clone();
+        made.push(overlay);
         drive.lower = layers;
-        Ok(Some(overlay))
+        Ok(())
+    }
+}
+
+/// The layers in a snapshot's directory.
+fn disks(dir: &Path, manifest: &Manifest) -> Vec<LoadedDisk> {
+    let layer = |layer: &DiskLayer| LoadedLayer {
+        file: LayerFile::Path(dir.join(&layer.file)),
+        format: layer.format,
+        virtual_size: layer.virtual_size,
+    };
+    let disk = |disk: &Disk| LoadedDisk {
+        drive: disk.drive.clone(),
+        layers: disk.layers.iter().map(layer).collect(),
+    };
+    manifest.disks.iter().map(disk).collect()
+}
+
+/// A name for an open layer: one in `own`, so that the file is there for as long as this machine's
+/// directory is, whoever else had it. Where there can be none, the descriptor's.
+fn named(file: &File, own: &Path, drive: &str, n: usize, made: &mut Vec<PathBuf>) -> PathBuf {
+    let open = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let name = format!("disk-{drive}-{n}-{}.base", crate::client::new_request_id());
+    let path = own.join(name);
+    let linked = rustix::fs::linkat(CWD, &open, CWD, &path, AtFlags::SYMLINK_FOLLOW);
+    match linked {
+        Ok(()) => {
+            made.push(path.clone());
+            path
+        }
+        Err(_) => open,
     }
 }
 

@@ -4,11 +4,13 @@
 use std::path::{Path, PathBuf};
 
 mod description;
+mod handover;
 mod host;
 mod load;
 mod save;
 
 pub use description::Description;
+pub use handover::{HandOver, HandOverError};
 pub use load::{LoadError, Loaded};
 pub use save::Save;
 
@@ -24,13 +26,15 @@ pub enum Place {
         /// Its memory.
         memory: PathBuf,
     },
+    /// Another machine's process that hands it over at a socket. Only to be restored from.
+    Fork(PathBuf),
 }
 
 impl Place {
     /// The path that names it in messages.
     pub fn path(&self) -> &Path {
         match self {
-            Place::Directory(dir) => dir,
+            Place::Directory(path) | Place::Fork(path) => path,
             Place::Pair { state, .. } => state,
         }
     }

@@ -48,7 +48,18 @@ impl Save {
                 Ok(snapshot.manifest().clone())
             }
             Place::Pair { state, memory } => self.write_pair(state, memory, report),
+            Place::Fork(socket) => Err(WriteError::Invalid {
+                path: socket.clone(),
+                reason: "a fork's socket is not a place for a snapshot".to_owned(),
+            }),
         }
+    }
+
+    /// Writes a snapshot of the disks alone.
+    pub fn write_disks(&self, dir: &Path) -> Result<Snapshot, WriteError> {
+        let mut writer = SnapshotWriter::begin(dir)?;
+        self.add_disks(&mut writer)?;
+        writer.finish(self.facts(Kind::Disk, None)?)
     }
 
     /// Writes two files, which take the place of files of the same names.
@@ -65,7 +76,12 @@ impl Save {
         file.on_progress(total(&data), report);
         for_each_part(image, &data, source, |at, part| file.write(at, part))?;
         let written = file.finish()?;
-        pair::write_state(state, self.facts(None)?, &self.capture.sections, written)
+        pair::write_state(
+            state,
+            self.facts(Kind::Full, None)?,
+            &self.capture.sections,
+            written,
+        )
     }
 
     /// Writes the snapshot `target`, a directory that is not there yet. Where most of memory is in
@@ -87,7 +103,7 @@ impl Save {
         let data = part.data().map_err(source)?;
         writer.reserve(total(&data))?;
         writer.write_state(&self.capture.sections)?;
-        self.write_disks(&mut writer)?;
+        self.add_disks(&mut writer)?;
         if let Some((_, parent)) = &parent {
             writer.link_memory_layers(parent)?;
         }
@@ -105,7 +121,7 @@ impl Save {
             id: parent.manifest().id,
             note: parent.path().display().to_string(),
         });
-        let snapshot = writer.finish(self.facts(parent)?)?;
+        let snapshot = writer.finish(self.facts(Kind::Full, parent)?)?;
         if let Some(top) = image.layers.last() {
             top.set_stored(Stored {
                 dir: snapshot.path().to_owned(),
@@ -116,7 +132,7 @@ impl Save {
     }
 
     /// The disks' files: those that are the machine's own become part of the snapshot as they are.
-    fn write_disks(&self, writer: &mut SnapshotWriter) -> Result<(), WriteError> {
+    fn add_disks(&self, writer: &mut SnapshotWriter) -> Result<(), WriteError> {
         for disk in &*self.capture.disks {
             writer.begin_disk(&disk.drive, disk.read_only)?;
             for layer in &disk.layers {
@@ -132,7 +148,7 @@ impl Save {
         Ok(())
     }
 
-    fn facts(&self, parent: Option<Parent>) -> Result<Facts, ReadError> {
+    fn facts(&self, kind: Kind, parent: Option<Parent>) -> Result<Facts, ReadError> {
         let vcpu = self.capture.sections.iter();
         let vcpu = vcpu
             .filter_map(|section| section.decode::<VcpuState>().ok())
@@ -140,7 +156,7 @@ impl Save {
         let vcpu = vcpu.expect("a captured machine has a vCPU");
         let regions = layout::ram_ranges(self.capture.memory.size).into_iter();
         Ok(Facts {
-            kind: Kind::Full,
+            kind,
             parent,
             created_at: clock::rfc3339(self.at),
             tine_version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -4,6 +4,7 @@ mod config;
 mod events;
 mod machine;
 mod metrics;
+mod restore;
 mod snapshot;
 
 use super::routes::{Owner, Route};
@@ -37,7 +38,8 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/v1/events" events::follow),
     route!("GET" "/v1/metrics" metrics::text),
     route!("PUT" "/v1/snapshots" snapshot::take),
-    route!("PUT" "/v1/restore" snapshot::restore),
+    route!("POST" "/v1/fork" snapshot::fork),
+    route!("PUT" "/v1/restore" restore::restore),
     agent("GET", "/v1/health"),
     agent("GET", "/v1/exec"),
     agent("POST", "/v1/exec"),

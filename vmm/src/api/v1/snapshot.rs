@@ -1,24 +1,15 @@
-//! `/v1/snapshots` and `/v1/restore`: a machine into a directory, and out of one.
+//! `/v1/snapshots` and `/v1/fork`: a machine into a directory, and into other processes.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use serde::Deserialize;
 use serde_json::json;
 use tine_guest_agent::fields::FieldError;
-use tine_guest_agent::refresh::MAX_HOSTNAME;
 
-use crate::api::fault::{Reply, done, json_with};
+use crate::api::fault::{Reply, json_with};
 use crate::api::routes::Call;
-use crate::control::{RestoreRequest, SnapshotRequest};
+use crate::control::{ForkRequest, SnapshotRequest};
 use crate::snapshot::Place;
-
-/// A network interface's other TAP device.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Tap {
-    id: String,
-    tap: String,
-}
 
 /// `PUT /v1/snapshots`: answered when the snapshot is whole and durable.
 pub async fn take(call: Call) -> Reply {
@@ -44,36 +35,49 @@ pub async fn take(call: Call) -> Reply {
     )
 }
 
-/// `PUT /v1/restore`: in a process whose machine has not been configured.
-pub async fn restore(call: Call) -> Reply {
+/// Most copies of one fork.
+const MAX_COPIES: u32 = 10_000;
+/// How long they wait to be taken, when the request does not say, and at most; in milliseconds.
+const FORK_PATIENCE: u64 = 60_000;
+const MAX_FORK_PATIENCE: u64 = 3_600_000;
+
+/// `POST /v1/fork`: answered when the copies can be taken, by `PUT /v1/restore` of other processes.
+pub async fn fork(call: Call) -> Reply {
     let mut fields = call.fields()?;
-    let snapshot: PathBuf = fields.required("snapshot")?;
-    let resume: Option<bool> = fields.optional("resume")?;
-    let network: Option<Vec<Tap>> = fields.optional("network")?;
-    let vsock: Option<PathBuf> = fields.optional("vsock")?;
-    let hostname: Option<String> = fields.optional("hostname")?;
+    let count: Option<u32> = fields.optional("count")?;
+    let socket: Option<PathBuf> = fields.optional("socket")?;
+    let patience: Option<u64> = fields.optional("timeout_ms")?;
     fields.finish()?;
-    absolute("snapshot", &snapshot)?;
-    // The agent would refuse it, and the machine end for it.
-    let fits = |name: &String| (1..=MAX_HOSTNAME).contains(&name.len()) && !name.contains('\0');
-    if !hostname.as_ref().is_none_or(fits) {
-        let words = format!("must have 1 to {MAX_HOSTNAME} bytes");
-        return Err(FieldError::new("hostname", words).into());
+    let (count, patience) = (count.unwrap_or(1), patience.unwrap_or(FORK_PATIENCE));
+    if !(1..=MAX_COPIES).contains(&count) {
+        return Err(FieldError::new("count", format!("must be 1 to {MAX_COPIES}")).into());
     }
-    let taps = network.unwrap_or_default().into_iter();
-    let request = RestoreRequest {
-        snapshot: Place::Directory(snapshot),
-        resume: resume.unwrap_or(true),
-        taps: taps.map(|tap| (tap.id, tap.tap)).collect(),
-        vsock,
-        hostname,
+    if !(1..=MAX_FORK_PATIENCE).contains(&patience) {
+        let words = format!("must be 1 to {MAX_FORK_PATIENCE}");
+        return Err(FieldError::new("timeout_ms", words).into());
+    }
+    if let Some(socket) = &socket {
+        absolute("socket", socket)?;
+    }
+    let request = ForkRequest {
+        count,
+        socket,
+        patience: Duration::from_millis(patience),
     };
-    call.app.handle.restore(request).await?;
-    done()
+    let forked = call.app.handle.fork(request).await?;
+    json_with(
+        201,
+        &json!({
+            "socket": forked.socket,
+            "count": count,
+            "generation": forked.generation,
+            "pause_us": forked.pause.as_micros() as u64,
+        }),
+    )
 }
 
 /// The process works elsewhere than its client.
-fn absolute(field: &str, path: &std::path::Path) -> Result<(), FieldError> {
+pub(super) fn absolute(field: &str, path: &std::path::Path) -> Result<(), FieldError> {
     match path.is_absolute() {
         true => Ok(()),
         false => Err(FieldError::new(field, "must be an absolute path")),

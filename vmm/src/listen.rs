@@ -82,7 +82,7 @@ impl Socket {
     }
 
     /// The listening socket, once.
-    pub(super) fn take_listener(&mut self) -> io::Result<UnixListener> {
+    pub fn take_listener(&mut self) -> io::Result<UnixListener> {
         self.listener
             .take()
             .ok_or_else(|| io::ErrorKind::NotConnected.into())

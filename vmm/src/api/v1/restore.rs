@@ -1,0 +1,75 @@
+//! `/v1/restore`: a machine out of a snapshot's directory, or out of another machine.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use tine_guest_agent::fields::FieldError;
+use tine_guest_agent::octets::Octets;
+use tine_guest_agent::refresh::{MIN_ENTROPY, NewFile, Refresh};
+
+use super::snapshot::absolute;
+use crate::api::fault::{Reply, done};
+use crate::api::routes::Call;
+use crate::control::{GuestIdentity, RestoreRequest};
+use crate::snapshot::Place;
+
+/// A network interface's other TAP device.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tap {
+    id: String,
+    tap: String,
+}
+
+/// `PUT /v1/restore`: in a process whose machine has not been configured.
+pub async fn restore(call: Call) -> Reply {
+    let mut fields = call.fields()?;
+    let snapshot: Option<PathBuf> = fields.optional("snapshot")?;
+    let fork: Option<PathBuf> = fields.optional("fork")?;
+    let resume: Option<bool> = fields.optional("resume")?;
+    let network: Option<Vec<Tap>> = fields.optional("network")?;
+    let vsock: Option<PathBuf> = fields.optional("vsock")?;
+    let hostname: Option<String> = fields.optional("hostname")?;
+    let machine_id: Option<String> = fields.optional("machine_id")?;
+    let env: Option<BTreeMap<String, Octets>> = fields.optional("env")?;
+    let files: Option<Vec<NewFile>> = fields.optional("files")?;
+    fields.finish()?;
+    let place = match (snapshot, fork) {
+        (Some(dir), None) => {
+            absolute("snapshot", &dir)?;
+            Place::Directory(dir)
+        }
+        (None, Some(socket)) => {
+            absolute("fork", &socket)?;
+            Place::Fork(socket)
+        }
+        (Some(_), Some(_)) => {
+            return Err(FieldError::new("fork", "is given, and `snapshot` too: give one").into());
+        }
+        (None, None) => return Err(FieldError::new("snapshot", "is missing, as is `fork`").into()),
+    };
+    let identity = GuestIdentity {
+        hostname,
+        machine_id,
+        env,
+        files: files.unwrap_or_default(),
+    };
+    // The agent would refuse it, and the machine end for it.
+    let told = identity.clone().put_into(Refresh {
+        generation: 1,
+        entropy: Octets(vec![0; MIN_ENTROPY]),
+        ..Refresh::default()
+    });
+    told.check()?;
+    let taps = network.unwrap_or_default().into_iter();
+    let request = RestoreRequest {
+        snapshot: place,
+        resume: resume.unwrap_or(true),
+        taps: taps.map(|tap| (tap.id, tap.tap)).collect(),
+        vsock,
+        identity,
+    };
+    call.app.handle.restore(request).await?;
+    done()
+}

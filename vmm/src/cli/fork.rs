@@ -1,0 +1,69 @@
+//! `tine fork`: copies of a machine that runs.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tine::snapshot::Loaded;
+
+use super::copies::{self, Options, Origin};
+use super::failure::Failure;
+use super::{parse, rundir};
+
+/// How long the image waits for the last of the copies.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Make copies of a machine that runs, with all its processes, and print their ids
+#[derive(clap::Args)]
+#[command(after_help = "\
+The machine stands still for some milliseconds and goes on. Each copy goes on from the same moment,
+with memory and disks of its own: what is not changed is shared. A copy has its own id, host name
+(the id), machine id, clock and random numbers, and connections of before are gone. A command that
+was sent to the machine under a request id counts as sent to the copies, too.
+
+The copies do not need the machine: it can be removed while they run.
+
+Examples:
+  tine fork -n 8 --name try web
+  tine fork -e BRANCH=fix-1 --file key.pem:/root/key.pem web")]
+pub struct Args {
+    #[command(flatten)]
+    options: Options,
+    /// Set a variable for later commands in the copies; without a value, pass it on
+    #[arg(short, long = "env", value_name = "NAME[=VALUE]", value_parser = parse::variable)]
+    env: Vec<(String, String)>,
+    /// The machine
+    #[arg(value_name = "ID", value_parser = rundir::id)]
+    id: String,
+}
+
+/// Makes the copies; the result is the status to exit with.
+pub async fn fork(args: Args) -> Result<u8, Failure> {
+    let machine = rundir::machine(&args.id)?;
+    let failed = |err| Failure::of(&args.id, &err);
+    let status = machine.status().await.map_err(failed)?;
+    let agent = status
+        .more
+        .get("agent")
+        .is_some_and(|agent| !agent.is_null());
+    let told = !args.env.is_empty() || !args.options.files.is_empty();
+    if told && !agent {
+        return Err(Failure::new(format!(
+            "machine {} has no agent that variables and files could be given to",
+            args.id
+        )));
+    }
+    let forked = machine.fork(args.options.count, PATIENCE).await;
+    let forked = forked.map_err(failed)?;
+    let origin = Origin {
+        request: json!({ "fork": forked.socket }),
+        agent,
+        env: args.env,
+    };
+    let made = copies::make(&args.options, origin).await;
+    // What some did not take, nobody will: the machine need not keep it.
+    let left = 0..args.options.count;
+    let _ = left
+        .map_while(|_| Loaded::receive(&forked.socket).ok())
+        .count();
+    copies::print(&made?, args.options.json)
+}

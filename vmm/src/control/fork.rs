@@ -1,0 +1,253 @@
+//! Forking: the machine's state is taken as for a snapshot, and instead of being written it is handed
+//! out by descriptor to processes that come for it at a socket. What they make of it shares memory
+//! and disks with the image, and the image is gone with the last of them.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
+use tokio::sync::oneshot;
+
+use super::command::{Command, Refusal};
+use super::controller::Controller;
+use super::snapshot::Writing;
+use crate::listen::Socket;
+use crate::logger::{self, Level};
+use crate::snapshot::{HandOver, Place, Save};
+
+/// In messages.
+const ACTION: &str = "fork the machine";
+
+/// Which copies are asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForkRequest {
+    /// How many times the machine can be taken.
+    pub count: u32,
+    /// Where; in the run directory when not given.
+    pub socket: Option<PathBuf>,
+    /// Until when, from the answer on.
+    pub patience: Duration,
+}
+
+/// Copies that can be taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forked {
+    /// Where they are taken.
+    pub socket: PathBuf,
+    /// How long the guest stood still for it.
+    pub pause: Duration,
+    /// The generation of the copies.
+    pub generation: u64,
+}
+
+/// Where the answer goes.
+pub(super) type ForkReply = oneshot::Sender<Result<Forked, Refusal>>;
+
+/// A socket where a captured machine is handed out; dropped, it is closed.
+pub(super) struct HandingOut {
+    listener: UnixListener,
+    thread: JoinHandle<()>,
+}
+
+impl HandingOut {
+    /// Serves `count` of those who connect, by a thread of its own.
+    fn begin(mut socket: Socket, what: Ready, request: &ForkRequest) -> io::Result<Self> {
+        let listener = socket.take_listener()?;
+        let until = Instant::now() + request.patience;
+        let (served, count) = (listener.try_clone()?, request.count);
+        let serve = move || {
+            if let Err(err) = hand_out(&served, &what.hand_over, count, until) {
+                logger::log(Level::Warning, format_args!("handing a fork out: {err}"));
+            }
+            drop((socket, what));
+        };
+        let thread = thread::Builder::new().name("fork".to_owned());
+        let thread = thread.spawn(serve)?;
+        Ok(Self { listener, thread })
+    }
+
+    /// Somebody may still come.
+    pub fn goes_on(&self) -> bool {
+        !self.thread.is_finished()
+    }
+}
+
+impl Drop for HandingOut {
+    fn drop(&mut self) {
+        // Its thread takes nobody in any more, and removes the socket.
+        let _ = shutdown(&self.listener, Shutdown::Both);
+    }
+}
+
+/// Takes connections until all copies are taken, time is up, or the socket is shut down.
+fn hand_out(
+    listener: &UnixListener,
+    what: &HandOver,
+    count: u32,
+    until: Instant,
+) -> io::Result<()> {
+    let mut left = count;
+    while left > 0 {
+        let wait = until.saturating_duration_since(Instant::now());
+        let wait = Timespec {
+            tv_sec: wait.as_secs() as i64,
+            tv_nsec: i64::from(wait.subsec_nanos()),
+        };
+        let mut polled = [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
+        match poll(&mut polled, Some(&wait)) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(err) => return Err(err.into()),
+        }
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            // It was shut down.
+            Err(err) if err.kind() == io::ErrorKind::InvalidInput => return Ok(()),
+            // Whoever came has gone again.
+            Err(err) if err.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(err) if err.kind() == io::ErrorKind::ConnectionAborted => continue,
+            Err(err) => return Err(err),
+        };
+        match what.send(&stream) {
+            Ok(()) => left -= 1,
+            // That one has nothing; the next one may.
+            Err(err) => logger::log(Level::Warning, format_args!("handing a fork out: {err}")),
+        }
+    }
+    Ok(())
+}
+
+impl Controller {
+    /// Takes the machine's state and lets it go on; the answer comes when it can be taken.
+    pub(super) fn fork(&mut self, request: ForkRequest, reply: ForkReply) {
+        if let Err((refusal, reply)) = self.begin_fork(request, reply) {
+            logger::log(Level::Error, &refusal);
+            // The one who asked may have gone away.
+            let _ = reply.send(Err(refusal));
+        }
+    }
+
+    fn begin_fork(
+        &mut self,
+        request: ForkRequest,
+        reply: ForkReply,
+    ) -> Result<(), (Refusal, ForkReply)> {
+        let run_dir = self.shared.identity.run_dir.clone();
+        let path = match socket_path(&request, run_dir.as_deref()) {
+            Ok(path) => path,
+            Err(refusal) => return Err((refusal, reply)),
+        };
+        // First, so that the machine does not stand still for nothing.
+        let socket = match Socket::bind(&path) {
+            Ok(socket) => socket,
+            Err(err) => return Err((Refusal::failed(ACTION, err), reply)),
+        };
+        let (save, pause) = match self.take(&Place::Fork(path.clone()), false, ACTION) {
+            Ok(taken) => taken,
+            Err(refusal) => return Err((refusal, reply)),
+        };
+        let shared = self.shared.clone();
+        let prepare = move || {
+            let forked = Forked {
+                socket: path,
+                pause,
+                generation: save.generation.saturating_add(1),
+            };
+            let dir = run_dir.unwrap_or_else(std::env::temp_dir);
+            let ready = ready(&save, &dir);
+            // Lets go of the frozen images before anybody is told that they are free.
+            drop(save);
+            shared.tell(Command::Snapshotted {
+                whole: ready.is_ok(),
+                stop: false,
+            });
+            let begun = ready.and_then(|ready| {
+                HandingOut::begin(socket, ready, &request)
+                    .map_err(|err| Refusal::failed(ACTION, err))
+            });
+            let result = begun.map(|begun| {
+                shared.tell(Command::HandingOut(begun));
+                forked
+            });
+            if let Err(err) = &result {
+                logger::log(Level::Error, err);
+            }
+            let _ = reply.send(result);
+        };
+        let thread = thread::Builder::new().name("snapshot".to_owned());
+        match thread.spawn(prepare) {
+            Ok(thread) => {
+                self.writing = Some(Writing::new(thread, Arc::new(AtomicBool::new(false))));
+            }
+            // The reply went with the closure: whoever waits is told that the request is gone.
+            Err(err) => {
+                logger::log(Level::Error, Refusal::failed("start a thread", err));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn socket_path(request: &ForkRequest, run_dir: Option<&Path>) -> Result<PathBuf, Refusal> {
+    match (&request.socket, run_dir) {
+        (Some(path), _) => Ok(path.clone()),
+        (None, Some(dir)) => {
+            let id = crate::client::new_request_id();
+            Ok(dir.join(format!("fork-{}.sock", &id[..8])))
+        }
+        (None, None) => Err(Refusal::failed(
+            ACTION,
+            "there is no run directory for its socket: give `socket`",
+        )),
+    }
+}
+
+/// What is handed out.
+struct Ready {
+    hand_over: HandOver,
+    _disks: Option<Disks>,
+}
+
+/// A directory with the disks, for as long as others may want to give their files names of their own.
+struct Disks(PathBuf);
+
+impl Drop for Disks {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Makes what has been taken ready. Disks become files of their own first: a caller's image is
+/// copied, what is the machine's own is linked.
+fn ready(save: &Save, dir: &Path) -> Result<Ready, Refusal> {
+    let mut snapshot = None;
+    let mut disks = None;
+    if !save.capture.disks.is_empty() {
+        let id = crate::client::new_request_id();
+        let dir = dir.join(format!(".fork-{}", &id[..8]));
+        let written = save.write_disks(&dir);
+        snapshot = Some(written.map_err(|err| Refusal::failed(ACTION, err))?);
+        disks = Some(Disks(dir));
+    }
+    let description = save.description.clone();
+    let made = HandOver::new(
+        &save.capture,
+        description,
+        save.generation,
+        snapshot.as_ref(),
+    );
+    Ok(Ready {
+        hand_over: made.map_err(|err| Refusal::failed(ACTION, err))?,
+        _disks: disks,
+    })
+}
