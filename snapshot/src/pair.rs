@@ -1,6 +1,6 @@
 //! A snapshot as the known API has it: one file of state and one of memory. The state carries the
 //! manifest and the memory's index as sections; the memory's file is exactly as long as memory.
-//! Disks are not in it. Each file is written under another name and takes its place when it is
+//! Disks stay where they are. Each file is written under another name and takes its place when it is
 //! whole.
 
 use std::fs::File;

@@ -175,6 +175,9 @@ impl Controller {
         )
         .map_err(Box::new)?;
         self.introduce(&machine)?;
+        if let Place::Pair { .. } = request.snapshot {
+            machine.leave_drives();
+        }
         self.generation = loaded.generation.saturating_add(1);
         if loaded.description.agent {
             let refresh = agent::new_identity(self.generation)

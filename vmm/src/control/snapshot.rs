@@ -94,8 +94,10 @@ impl Controller {
             Ok(taken) => taken,
             Err(refusal) => return Err(Box::new((refusal, reply))),
         };
-        if let (Place::Pair { .. }, Some(vsock)) = (&request.target, &self.settings.vsock) {
-            save.description.vsock_path = vsock.uds_path.clone();
+        if let Place::Pair { .. } = &request.target {
+            let vsock = self.settings.vsock.as_ref();
+            save.description.vsock_path = vsock.and_then(|vsock| vsock.uds_path.clone());
+            save.description.name_files(&save.capture.disks);
         }
         let (shared, stop) = (self.shared.clone(), request.stop);
         let cancelled = Arc::new(AtomicBool::new(false));
@@ -162,20 +164,29 @@ impl Controller {
             return Err(Refusal::State(before));
         }
         let pair = matches!(place, Place::Pair { .. });
-        if pair && !machine.config().drives.is_empty() {
-            return Err(Refusal::failed(
-                action,
-                "a pair of files has no room for disks: give a directory to PUT /v1/snapshots",
-            ));
+        let failed = |err: &dyn std::fmt::Display| Refusal::failed(action, err);
+        if let (true, Some(drive)) = (pair, machine.own_drive()) {
+            return Err(failed(&format_args!(
+                "the drive {drive:?} is in files of the machine's own, which a pair of files cannot \
+                 name: give a directory to PUT /v1/snapshots"
+            )));
         }
-        let run_dir = self.shared.identity.run_dir.clone();
-        let failed = |err| Refusal::failed(action, err);
-        let overlays = machine.new_overlays(run_dir.as_deref()).map_err(failed)?;
+        let overlays = match pair {
+            true => None,
+            false => {
+                let run_dir = self.shared.identity.run_dir.clone();
+                let overlays = machine.new_overlays(run_dir.as_deref());
+                Some(overlays.map_err(|err| failed(&err))?)
+            }
+        };
         self.shared.go(State::Snapshotting, None);
         let machine = self.started()?;
         let start = Instant::now();
         machine.pause();
-        let captured = machine.capture_with(overlays);
+        let captured = match overlays {
+            Some(overlays) => machine.capture_with(overlays),
+            None => machine.capture_beside_disks(),
+        };
         let at = SystemTime::now();
         let runs = before != State::Paused && !(stay && captured.is_ok());
         if runs {
@@ -192,7 +203,7 @@ impl Controller {
             _ => "snapshot",
         };
         self.record(event, None);
-        let capture = captured.map_err(|err| Refusal::failed(action, err))?;
+        let capture = captured.map_err(|err| failed(&err))?;
         let save = Save {
             capture,
             description,

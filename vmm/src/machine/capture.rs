@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tine_devices::bus::lock;
 use tine_snapshot::section::{Section, SectionError};
 
-use super::disks::{self, CapturedDisk, Overlay};
+use super::disks::{self, CapturedDisk, Locked, Overlay};
 use super::restore::{VM_SECTION, vcpu_section};
 use super::{DriveError, Machine};
 use crate::kvm::{KvmError, VmState};
@@ -50,22 +50,30 @@ impl Machine {
     /// Takes the state of this machine, which has been paused, without its disks. It can go on at
     /// once: what was taken does not change any more.
     pub fn capture(&self) -> Result<Capture, CaptureError> {
-        self.take(None)
+        self.take(|_| Ok(Vec::new()))
     }
 
     /// The same with its disks. Drives that can be written to go on in `overlays`, which
     /// [`Machine::new_overlays`] made; those that are not used are removed.
     pub fn capture_with(&self, overlays: Vec<Overlay>) -> Result<Capture, CaptureError> {
-        self.take(Some(overlays))
-    }
-
-    fn take(&self, mut overlays: Option<Vec<Overlay>>) -> Result<Capture, CaptureError> {
-        let taken = self.try_take(&mut overlays);
+        let mut overlays = Some(overlays);
+        let taken =
+            self.take(|locked| self.freeze_disks(overlays.take().unwrap_or_default(), locked));
         disks::discard(overlays.unwrap_or_default());
         taken
     }
 
-    fn try_take(&self, overlays: &mut Option<Vec<Overlay>>) -> Result<Capture, CaptureError> {
+    /// The same with disks that stay where they are: the capture names their files, which have all
+    /// that was written so far. The machine writes to them when it goes on.
+    pub fn capture_beside_disks(&self) -> Result<Capture, CaptureError> {
+        self.take(|locked| self.name_disks(locked))
+    }
+
+    /// `disks` is called when all the rest has been taken.
+    fn take(
+        &self,
+        disks: impl FnOnce(&mut Locked<'_>) -> Result<Vec<CapturedDisk>, DriveError>,
+    ) -> Result<Capture, CaptureError> {
         let mut sections = Vec::from(self.parts.save_legacy()?);
         // Locked until memory and disks are frozen: what devices do comes before all of it or after.
         let mut transports = Vec::with_capacity(self.parts.virtio.len());
@@ -83,10 +91,7 @@ impl Machine {
             sections.push(Section::of(vcpu_section(index), &state)?);
         }
         let memory = self.memory.freeze()?;
-        let disks = match overlays.take() {
-            Some(overlays) => self.freeze_disks(overlays, &mut transports)?,
-            None => Vec::new(),
-        };
+        let disks = disks(&mut transports)?;
         Ok(Capture {
             sections,
             memory,

@@ -15,6 +15,9 @@ use tine_snapshot::manifest::{disk_file, is_drive_id};
 use super::Machine;
 use super::drives::{Drive, DriveError};
 
+/// The machine's devices while its state is taken, with their names among the sections.
+pub(super) type Locked<'a> = [(&'a str, MutexGuard<'a, MmioTransport>)];
+
 /// A drive at one moment.
 #[derive(Debug)]
 pub struct CapturedDisk {
@@ -94,7 +97,7 @@ impl Machine {
     pub(super) fn freeze_disks(
         &self,
         mut overlays: Vec<Overlay>,
-        locked: &mut [(&str, MutexGuard<'_, MmioTransport>)],
+        locked: &mut Locked<'_>,
     ) -> Result<Vec<CapturedDisk>, DriveError> {
         let mut disks = Vec::with_capacity(self.drives.len());
         for drive in &self.drives {
@@ -102,15 +105,10 @@ impl Machine {
                 .iter()
                 .position(|overlay| overlay.drive == drive.id);
             let overlay = at.map(|at| overlays.swap_remove(at));
-            let name = super::parts::drive_section(&drive.id);
-            let transport = locked.iter_mut().find(|(other, _)| *other == name);
-            let frozen = transport.and_then(|(_, transport)| {
-                with_block(transport, |block| match overlay {
-                    Some(overlay) => block.switch_to_overlay(overlay.layer),
-                    None => block.layers(),
-                })
-            });
-            let layers = frozen.ok_or_else(|| DriveError::Unknown(drive.id.clone()))??;
+            let layers = with_locked(drive, locked, |block| match overlay {
+                Some(overlay) => block.switch_to_overlay(overlay.layer),
+                None => block.layers(),
+            })??;
             disks.push(CapturedDisk {
                 drive: drive.id.clone(),
                 read_only: at.is_none(),
@@ -119,6 +117,39 @@ impl Machine {
             });
         }
         Ok(disks)
+    }
+
+    /// Puts what was written into the disks' files, where they stay. The machine stands still, with
+    /// its devices `locked`.
+    pub(super) fn name_disks(
+        &self,
+        locked: &mut Locked<'_>,
+    ) -> Result<Vec<CapturedDisk>, DriveError> {
+        let name = |drive: &Drive| {
+            with_locked(drive, locked, |block| {
+                Ok(CapturedDisk {
+                    drive: drive.id.clone(),
+                    read_only: block.is_read_only(),
+                    owned: drive.owned.load(Ordering::Relaxed),
+                    layers: block.flushed_layers()?,
+                })
+            })?
+        };
+        self.drives.iter().map(name).collect()
+    }
+
+    /// The first drive whose files are the machine's own, if there is one: they may end with it.
+    pub fn own_drive(&self) -> Option<&str> {
+        let mut drives = self.drives.iter();
+        let own = drives.find(|drive| drive.owned.load(Ordering::Relaxed));
+        own.map(|drive| drive.id.as_str())
+    }
+
+    /// The drives' files are the caller's, of a machine that was restored, too.
+    pub fn leave_drives(&self) {
+        for drive in &self.drives {
+            drive.owned.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Gives drives whose images are the caller's own their images back, with what was written
@@ -144,6 +175,17 @@ pub(super) fn discard(overlays: Vec<Overlay>) {
     for overlay in overlays {
         let _ = fs::remove_file(overlay.layer.path());
     }
+}
+
+fn with_locked<T>(
+    drive: &Drive,
+    locked: &mut Locked<'_>,
+    work: impl FnOnce(&mut Block) -> T,
+) -> Result<T, DriveError> {
+    let name = super::parts::drive_section(&drive.id);
+    let transport = locked.iter_mut().find(|(other, _)| *other == name);
+    let done = transport.and_then(|(_, transport)| with_block(transport, work));
+    done.ok_or_else(|| DriveError::Unknown(drive.id.clone()))
 }
 
 pub(super) fn with_block<T>(

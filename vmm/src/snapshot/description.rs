@@ -1,6 +1,6 @@
 //! What a snapshot says of its machine: enough to make another one of the same devices, and nothing
 //! that belongs to the host but the names of network devices. Paths are the caller's to give, but
-//! for one that clients of the known API leave to the pair of files.
+//! for those that clients of the known API leave to the pair of files.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 use tine_devices::mmds::MmdsConfig;
 use tine_devices::rate::RateLimiterConfig;
 use tine_devices::virtio::balloon::BalloonConfig;
+use tine_devices::virtio::block::layers::{Format, Layer};
 use tine_devices::virtio::block::{BlockConfig, Cache};
 use tine_devices::virtio::net::MacAddr;
 use tine_devices::virtio::vsock::VsockConfig;
 
 use crate::config::{InterfaceConfig, MachineConfig, MetadataConfig};
+use crate::machine::CapturedDisk;
 
 /// A machine's devices, as a manifest has them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +64,20 @@ pub struct Drive {
     pub unsafe_cache: bool,
     /// Its limits.
     pub rate_limiter: Option<RateLimiterConfig>,
+    /// The files that it is in, the lowest first: in a pair of files only, as clients of the known
+    /// API leave disks where they are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<DriveFile>,
+}
+
+/// A file that is a drive, or a layer of one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DriveFile {
+    /// Where it is, as it was given.
+    pub path: PathBuf,
+    /// How the disk is in it.
+    pub format: Format,
 }
 
 /// A network interface.
@@ -91,6 +107,7 @@ impl Description {
             serial: drive.serial.clone(),
             unsafe_cache: drive.cache == Cache::Unsafe,
             rate_limiter: drive.rate_limiter,
+            files: Vec::new(),
         };
         let interface = |interface: &InterfaceConfig| Interface {
             id: interface.id.clone(),
@@ -114,6 +131,19 @@ impl Description {
             boot_timer: config.boot_timer,
             agent: false,
             vsock_path: None,
+        }
+    }
+
+    /// Says in which files the drives are.
+    pub fn name_files(&mut self, disks: &[CapturedDisk]) {
+        for drive in &mut self.drives {
+            let disk = disks.iter().find(|disk| disk.drive == drive.id);
+            let layers = disk.map_or([].as_slice(), |disk| &disk.layers);
+            let file = |layer: &Layer| DriveFile {
+                path: layer.path().to_owned(),
+                format: layer.format(),
+            };
+            drive.files = layers.iter().map(file).collect();
         }
     }
 

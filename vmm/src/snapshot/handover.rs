@@ -223,6 +223,7 @@ impl Loaded {
                 sections,
                 memory,
                 disks,
+                drives_stay: false,
             }),
             Some(_) => Err(malformed("too many descriptors")),
         }

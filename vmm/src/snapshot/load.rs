@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD};
 use tine_devices::virtio::block::layers::{self, Backing, Format, LayerError};
 use tine_devices::virtio::block::{BlockConfig, LowerConfig};
-use tine_snapshot::manifest::{Disk, DiskLayer, Manifest, disk_file};
+use tine_snapshot::manifest::{Disk, DiskLayer, MAX_LAYERS, Manifest, disk_file};
 use tine_snapshot::section::Section;
 use tine_snapshot::{Map, MemoryLayers, ReadError, Snapshot, Source, pair};
 
+use super::description::DriveFile;
 use super::handover::HandOverError;
 use super::host::{self, Unfit};
 use super::{Description, Place};
@@ -83,6 +84,8 @@ pub struct Loaded {
     pub memory: Image,
     /// The disks' layers.
     pub(super) disks: Vec<LoadedDisk>,
+    /// The disks are the caller's files, which the description names.
+    pub(super) drives_stay: bool,
 }
 
 /// A drive's files.
@@ -139,6 +142,7 @@ impl Loaded {
             memory: image(snapshot.memory()?, dir, Some(stored))?,
             generation: manifest.generation,
             disks: disks(dir, manifest),
+            drives_stay: false,
         })
     }
 
@@ -151,12 +155,14 @@ impl Loaded {
             sections: read.sections,
             generation: read.manifest.generation,
             disks: Vec::new(),
+            drives_stay: true,
         })
     }
 
     /// Says where the drives of `config`, which is [`Description::config`]'s, are: the snapshot's
     /// layers, and for each drive that can be written to an overlay of the machine's own, which is
-    /// made in `own`. Gives the paths of what was made.
+    /// made in `own`. Gives the paths of what was made. The drives of a pair of files are where they
+    /// were.
     pub fn place_drives(
         &self,
         config: &mut MachineConfig,
@@ -172,15 +178,35 @@ impl Loaded {
         Ok(made)
     }
 
+    /// As clients of the known API expect it of a pair of files.
+    fn place_where_it_was(&self, drive: &mut BlockConfig) -> Option<()> {
+        let mut saved = self.description.drives.iter();
+        let saved = saved.find(|saved| saved.id == drive.id)?;
+        let (top, lower) = saved.files.split_last()?;
+        if lower.len() >= MAX_LAYERS {
+            return None;
+        }
+        let place = |file: &DriveFile| LowerConfig {
+            path: file.path.clone(),
+            format: file.format,
+        };
+        drive.path = top.path.clone();
+        drive.format = top.format;
+        drive.lower = lower.iter().map(place).collect();
+        Some(())
+    }
+
     fn place_drive(
         &self,
         drive: &mut BlockConfig,
         own: &Path,
         made: &mut Vec<PathBuf>,
     ) -> Result<(), LoadError> {
-        let missing = || LoadError::Drive {
-            drive: drive.id.clone(),
-        };
+        let id = drive.id.clone();
+        let missing = || LoadError::Drive { drive: id.clone() };
+        if self.drives_stay {
+            return self.place_where_it_was(drive).ok_or_else(missing);
+        }
         let disk = self.disks.iter().find(|disk| disk.drive == drive.id);
         let disk = disk.ok_or_else(missing)?;
         let mut layers = Vec::with_capacity(disk.layers.len());

@@ -69,6 +69,7 @@ impl Save {
         memory: &Path,
         report: impl FnMut(Progress) -> ControlFlow<()> + Send + 'static,
     ) -> Result<Manifest, WriteError> {
+        self.sync_disks(state)?;
         let image = &self.capture.memory;
         let source = |source| unreadable(memory, source);
         let data = image.data().map_err(source)?;
@@ -142,6 +143,31 @@ impl Save {
                     virtual_size: layer.virtual_size(),
                     frozen: disk.owned,
                     checksum: false,
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes durable what is in the disks' files, which stay where they are.
+    fn sync_disks(&self, state: &Path) -> Result<(), WriteError> {
+        for layer in self.capture.disks.iter().flat_map(|disk| &disk.layers) {
+            let path = layer.path().to_owned();
+            if path.to_str().is_none() {
+                return Err(WriteError::Invalid {
+                    path: state.to_owned(),
+                    reason: format!(
+                        "it has to name the image {}, which is not UTF-8: rename the image",
+                        path.display()
+                    ),
+                });
+            }
+            if layer.is_writable() {
+                let synced = layer.file().sync_data();
+                synced.map_err(|source| WriteError::Io {
+                    action: "sync",
+                    path,
+                    source,
                 })?;
             }
         }

@@ -64,6 +64,13 @@ impl Block<Image> {
         layers.map_err(|source| self.layer_error(source))
     }
 
+    /// The same when what was written so far is in the files, as another process would read them.
+    /// They are not synced. The device is settled.
+    pub fn flushed_layers(&self) -> Result<Vec<Layer>, BlockError> {
+        let layers = self.disk.backend.flushed_layers();
+        layers.map_err(|source| self.layer_error(source))
+    }
+
     /// Freezes what was written so far, and goes on in `overlay`, a new and empty image of the
     /// same size (see [`layers::create`](super::layers::create)). The driver notices nothing. What
     /// is in flight ends first, and nothing new is begun before the event loop's next turn, so a

@@ -109,14 +109,19 @@ impl Image {
         }
     }
 
-    /// Freezes what there is, and goes on in `overlay` over it. Nothing is in flight. Gives the
-    /// frozen layers, the lowest first; after an error all is as it was.
-    pub(super) fn switch(&mut self, id: &str, overlay: Layer) -> Result<Vec<Layer>, LayerError> {
+    /// The same when everything that was written is in them. Nothing is in flight.
+    pub(super) fn flushed_layers(&self) -> Result<Vec<Layer>, LayerError> {
         if let Kind::Layered(layered) = &self.kind {
             layered.flush()?;
         }
+        self.layers()
+    }
+
+    /// Freezes what there is, and goes on in `overlay` over it. Nothing is in flight. Gives the
+    /// frozen layers, the lowest first; after an error all is as it was.
+    pub(super) fn switch(&mut self, id: &str, overlay: Layer) -> Result<Vec<Layer>, LayerError> {
         let (mut lower, mut frozen) = (Vec::new(), Vec::new());
-        for layer in self.layers()? {
+        for layer in self.flushed_layers()? {
             frozen.push(layer.try_clone()?.into_read_only());
             lower.push(layer.into_read_only());
         }
