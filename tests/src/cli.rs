@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,35 @@ pub struct Place {
     dir: TempDir,
 }
 
+/// All places of this program.
+static PLACES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn lock(places: &Mutex<Vec<PathBuf>>) -> MutexGuard<'_, Vec<PathBuf>> {
+    places.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the machines of places that are never dropped, because they are the whole program's, and
+/// removes the places.
+extern "C" fn end_all() {
+    for run in lock(&PLACES).drain(..) {
+        end_machines(&run);
+        if let Some(dir) = run.parent() {
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
+}
+
+/// Ends what a test that failed may have left.
+fn end_machines(run: &Path) {
+    for entry in std::fs::read_dir(run).into_iter().flatten().flatten() {
+        if entry.path().join("vmm.log").exists() {
+            let mut rm = Command::new(tine());
+            rm.args(["rm", "-f"]).arg(entry.file_name());
+            let _ = rm.env("TINE_RUN_DIR", run).output();
+        }
+    }
+}
+
 impl Default for Place {
     fn default() -> Self {
         Self::new()
@@ -54,7 +83,15 @@ impl Place {
         // SAFETY: alarm takes an integer.
         unsafe { libc::alarm(600) };
         let dir = TempDir::new().expect("a directory");
-        std::fs::create_dir(dir.path().join("run")).expect("a directory");
+        let run = dir.path().join("run");
+        std::fs::create_dir(&run).expect("a directory");
+        let mut places = lock(&PLACES);
+        if places.is_empty() {
+            // SAFETY: the function lives as long as the program.
+            unsafe { libc::atexit(end_all) };
+        }
+        places.push(run);
+        drop(places);
         Self { dir }
     }
 
@@ -119,17 +156,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // A test that failed may have left machines.
-        for entry in std::fs::read_dir(self.run())
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            if entry.path().join("vmm.log").exists() {
-                let id = entry.file_name();
-                let _ = self.output([OsStr::new("rm"), OsStr::new("-f"), &id]);
-            }
-        }
+        end_machines(&self.run());
     }
 }
 

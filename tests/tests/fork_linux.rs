@@ -19,8 +19,7 @@ const CHILDREN: usize = 4;
 const PREPARE: &str = "
 mkdir -p /run/t /mnt; echo kept > /run/t/file
 mount /dev/vda /mnt; echo disk > /mnt/a; sync
-mkfifo /run/t/never
-sh -c 'i=0; while :; do i=$((i+1)); echo $i > /run/t/count; read -t 1 x <> /run/t/never; done' \
+(sleep 1000000 | sh -c 'i=0; while :; do i=$((i+1)); echo $i > /run/t/count; read -t 1 x; done') \
     < /dev/null > /dev/null 2>&1 &
 until [ -s /run/t/count ]; do sleep 0.1; done";
 
@@ -148,9 +147,14 @@ fn no_copy_sees_what_another_one_writes() {
     place.ok(["fork", "-n", &n, "--name", "writer", "parent"]);
     let ids: Vec<String> = (1..=count).map(|n| format!("writer-{n}")).collect();
     // Its own mark, over and over, to memory and to disk, all at once.
-    let write =
-        "yes mark-of-$(hostname)-end | head -n 5000 > /run/t/mine; cp /run/t/mine /mnt/mine; sync; echo 3 > /proc/sys/vm/drop_caches
-        sort -u /run/t/mine /mnt/mine";
+    let write = "read h < /proc/sys/kernel/hostname; m=mark-of-$h-end
+        for file in /run/t/mine /mnt/mine; do
+            i=0; while [ $i -lt 300 ]; do echo $m; i=$((i+1)); done > $file
+        done
+        sync; echo 3 > /proc/sys/vm/drop_caches
+        for file in /run/t/mine /mnt/mine; do
+            i=0; while read line; do [ $line = $m ] && i=$((i+1)); done < $file; echo $i $m
+        done";
     let children: Vec<_> = ids
         .iter()
         .map(|id| {
@@ -161,7 +165,8 @@ fn no_copy_sees_what_another_one_writes() {
     for (id, child) in ids.iter().zip(children) {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
-        assert_eq!(text(&output.stdout), format!("mark-of-{id}-end\n"));
+        let wanted = format!("300 mark-of-{id}-end\n").repeat(2);
+        assert_eq!(text(&output.stdout), wanted);
     }
     // All bytes of a machine are in its snapshot: its own mark is there, and no other's.
     for id in &ids {

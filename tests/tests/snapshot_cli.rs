@@ -13,8 +13,7 @@ use tine_tests::{require_kvm, text};
 const PREPARE: &str = "
 mkdir -p /run/t; echo kept > /run/t/file
 cat /proc/sys/kernel/random/uuid > /run/t/uuid
-mkfifo /run/t/never
-sh -c 'i=0; while :; do i=$((i+1)); echo $i > /run/t/count; read -t 1 x <> /run/t/never; done' \
+(sleep 1000000 | sh -c 'i=0; while :; do i=$((i+1)); echo $i > /run/t/count; read -t 1 x; done') \
     < /dev/null > /dev/null 2>&1 &
 until [ -s /run/t/count ]; do sleep 0.1; done";
 
