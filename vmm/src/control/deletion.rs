@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::SystemTime;
 
+use rustix::fs::CWD;
 use serde::{Deserialize, Serialize};
 use tine_devices::bus::lock;
 
@@ -111,7 +112,7 @@ fn write(dir: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::create(&temporary)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    std::fs::rename(&temporary, dir.join(FILE))?;
+    rustix::fs::renameat(CWD, &temporary, CWD, dir.join(FILE))?;
     File::open(dir)?.sync_all()
 }
 
