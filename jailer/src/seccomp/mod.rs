@@ -81,6 +81,14 @@ pub fn install(role: Role, thread: &str) -> Result<(), InstallError> {
     }
 }
 
+/// What [`install`] does.
+pub fn mode() -> Mode {
+    let modes = [Mode::Off, Mode::Filter, Mode::Trace];
+    let now = MODE.load(Ordering::Relaxed);
+    let mode = modes.into_iter().find(|mode| *mode as u8 == now);
+    mode.unwrap_or_default()
+}
+
 /// Restricts the calling process, before it becomes a monitor, to what a monitor needs.
 pub(crate) fn restrict_process() -> Result<(), JailError> {
     apply_filter(Role::Process.filter())
