@@ -23,6 +23,7 @@ pub mod memory;
 pub mod process;
 pub mod signals;
 pub mod snapshot;
+mod threads;
 
 pub mod usage;
 pub mod vcpu;

@@ -24,7 +24,9 @@ mod warnings;
 
 use std::io as std_io;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
+use tine_jailer::seccomp::{self, Role};
 use tokio::sync::oneshot;
 
 pub use crate::listen::{ListenError, Socket};
@@ -43,6 +45,9 @@ pub const MAX_HEAD: usize = 16 << 10;
 pub const MAX_HEADERS: usize = 64;
 /// Most connections at a time.
 pub const MAX_CONNECTIONS: usize = 128;
+
+/// How long the thread for files waits for the next one: a hundred years.
+const FOR_EVER: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
 
 /// The running server.
 pub struct Server {
@@ -69,11 +74,22 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
-            .max_blocking_threads(2)
+            .max_blocking_threads(1)
+            .thread_keep_alive(FOR_EVER)
+            .on_thread_start(|| {
+                seccomp::install(Role::Worker, "api-files")
+                    .expect("a filter that was compiled can be installed");
+            })
             .build()?;
         let thread = thread::Builder::new()
             .name("api".to_owned())
-            .spawn(move || serve::run(&runtime, listener, handle, dial, max_body, stopped))?;
+            .spawn(move || {
+                // The thread for files is started before this one may start none any more.
+                drop(runtime.spawn_blocking(|| ()));
+                seccomp::install(Role::Api, "api")
+                    .expect("a filter that was compiled can be installed");
+                serve::run(&runtime, listener, handle, dial, max_body, stopped);
+            })?;
         Ok(Self {
             stop,
             thread,

@@ -18,6 +18,7 @@ use super::snapshot::Writing;
 use super::state::State;
 use crate::logger::{self, Level};
 use crate::machine::Machine;
+use crate::threads::Starter;
 
 /// How often usage is recorded while guest code runs: what a sudden end of the host loses at most.
 const METERING: Duration = Duration::from_secs(60);
@@ -69,6 +70,10 @@ pub struct Controller {
     pub(super) writing: Option<Writing>,
     /// Sockets at which others take copies of the machine.
     pub(super) handing_out: Vec<HandingOut>,
+    /// This thread can make no machine any more.
+    pub(super) confined: bool,
+    /// Starts the threads that it needs then.
+    pub(super) starter: Starter,
 }
 
 impl Controller {
@@ -104,6 +109,8 @@ impl Controller {
             refresh: None,
             writing: None,
             handing_out: Vec::new(),
+            confined: false,
+            starter: Starter::default(),
         };
         Ok(Ok((controller, handle)))
     }
@@ -256,6 +263,10 @@ impl Controller {
 
     pub(super) fn before_start(&self) -> Result<(), Refusal> {
         match self.state() {
+            State::Created if self.confined => Err(Refusal::failed(
+                "make a machine",
+                "the process has given up the rights for it with the one before: start a new one",
+            )),
             State::Created => Ok(()),
             State::Deleting | State::Deleted => Err(Refusal::Busy("delete")),
             _ => Err(Refusal::AfterStart),

@@ -9,12 +9,13 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
+use tine_jailer::seccomp::Role;
 use tokio::sync::oneshot;
 
 use super::command::{Command, Refusal};
@@ -23,6 +24,7 @@ use super::snapshot::Writing;
 use crate::listen::Socket;
 use crate::logger::{self, Level};
 use crate::snapshot::{HandOver, Place, Save};
+use crate::threads::Starter;
 
 /// In messages.
 const ACTION: &str = "fork the machine";
@@ -70,8 +72,8 @@ impl HandingOut {
             }
             drop((socket, what));
         };
-        let thread = thread::Builder::new().name("fork".to_owned());
-        let thread = thread.spawn(serve)?;
+        // By one that may do so: see the roles' rules.
+        let thread = Starter::default().spawn("fork", Role::Fork, serve)?;
         Ok(Self { listener, thread })
     }
 
@@ -184,8 +186,7 @@ impl Controller {
             }
             let _ = reply.send(result);
         };
-        let thread = thread::Builder::new().name("snapshot".to_owned());
-        match thread.spawn(prepare) {
+        match self.starter.spawn("snapshot", Role::Fork, prepare) {
             Ok(thread) => {
                 self.writing = Some(Writing::new(thread, Arc::new(AtomicBool::new(false))));
             }

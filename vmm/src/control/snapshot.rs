@@ -5,9 +5,10 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
+use tine_jailer::seccomp::Role;
 use tine_snapshot::Progress;
 use tokio::sync::oneshot;
 
@@ -128,8 +129,7 @@ impl Controller {
             shared.tell(Command::Snapshotted { whole, stop });
             let _ = reply.send(result);
         };
-        let thread = thread::Builder::new().name("snapshot".to_owned());
-        match thread.spawn(write) {
+        match self.starter.spawn("snapshot", Role::Writer, write) {
             Ok(thread) => {
                 self.writing = Some(Writing::new(thread, cancelled));
                 Ok(())

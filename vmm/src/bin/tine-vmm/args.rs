@@ -6,6 +6,7 @@ use clap::{CommandFactory, Parser};
 use tine::api::DEFAULT_MAX_BODY;
 use tine::logger::{self, Level};
 use tine_devices::mmds::DEFAULT_LIMIT;
+use tine_jailer::seccomp::Mode;
 
 /// One machine and its API socket.
 #[derive(Debug, Parser)]
@@ -52,8 +53,12 @@ pub struct Args {
     /// File or FIFO for metrics, as by `PUT /metrics`
     #[arg(long, value_name = "PATH")]
     pub metrics_path: Option<PathBuf>,
-    /// Filter no system calls, which this version does not do anyway
-    #[arg(long, conflicts_with = "seccomp_filter")]
+    /// What is done about system calls: `filter` ends the process at one that no thread needs,
+    /// `trace` tells the supervisor who is there then, `off` does nothing
+    #[arg(long, value_name = "MODE", default_value = "filter", value_parser = seccomp)]
+    pub seccomp: Mode,
+    /// The same as --seccomp off
+    #[arg(long, conflicts_with_all = ["seccomp", "seccomp_filter"])]
     pub no_seccomp: bool,
     /// Most bytes of an API request's body
     #[arg(long = "http-api-max-payload-size", value_name = "BYTES", default_value_t = DEFAULT_MAX_BODY)]
@@ -102,6 +107,15 @@ impl Refused {
     }
 }
 
+fn seccomp(text: &str) -> Result<Mode, String> {
+    match text {
+        "filter" => Ok(Mode::Filter),
+        "trace" => Ok(Mode::Trace),
+        "off" => Ok(Mode::Off),
+        _ => Err("the modes are filter, trace and off".to_owned()),
+    }
+}
+
 /// Letters, digits, `-` and `_`, 64 at most.
 fn id(text: &str) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -112,6 +126,15 @@ fn id(text: &str) -> Result<String, String> {
 }
 
 impl Args {
+    /// What is done about system calls.
+    pub fn seccomp(&self) -> Mode {
+        if self.no_seccomp {
+            Mode::Off
+        } else {
+            self.seccomp
+        }
+    }
+
     /// The process's arguments. Ends the process where they make no sense.
     pub fn read() -> Self {
         let args = Self::parse();

@@ -15,6 +15,7 @@ use tine::control::settings::MetricsSettings;
 use tine::control::{Controller, Identity, Outcome, StartPlan};
 use tine::{logger, process, signals};
 use tine_devices::mmds::Mmds;
+use tine_jailer::seccomp::{self, Role};
 
 /// The run directory's machine has been deleted.
 const DELETED: u8 = 4;
@@ -35,6 +36,9 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    process::keep_to_itself()?;
+    seccomp::set_mode(args.seccomp())?;
+    seccomp::install(Role::Process, "main")?;
     args.set_up_log()?;
     // The socket comes first: who connects now is answered as soon as there is a thread for it.
     let socket = match args.no_api {
