@@ -16,6 +16,7 @@ use crate::report::Answer;
 /// The question.
 pub const QUESTION: Question = Question {
     name: "files",
+    for_root: false,
     answer,
 };
 
