@@ -129,7 +129,7 @@ impl Chain {
     pub fn sync(&mut self) -> io::Result<()> {
         self.image.flush()?;
         if let Some(top) = self.layers.last() {
-            top.file().sync_all()?;
+            top.file().sync_data()?;
         }
         self.freed = false;
         Ok(())
