@@ -30,6 +30,7 @@ use tokio::sync::oneshot;
 pub use crate::listen::{ListenError, Socket};
 pub use proxy::Dial;
 pub use routes::{Owner, Route, table};
+pub use v1::saved as saved_config;
 
 use crate::control::Handle;
 

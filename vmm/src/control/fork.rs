@@ -4,8 +4,9 @@
 
 use std::fs;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -22,7 +23,7 @@ use super::controller::Controller;
 use super::snapshot::Writing;
 use crate::listen::Socket;
 use crate::logger::{self, Level};
-use crate::snapshot::{HandOver, Place, Save};
+use crate::snapshot::{HandOver, Place, Save, SaveDisks};
 
 /// In messages.
 const ACTION: &str = "fork the machine";
@@ -65,9 +66,11 @@ impl HandingOut {
         let until = Instant::now() + request.patience;
         let (served, count) = (listener.try_clone()?, request.count);
         let serve = move || {
-            if let Err(err) = hand_out(&served, &what.hand_over, count, until) {
+            let mut takers = Takers::default();
+            if let Err(err) = hand_out(&served, &what.hand_over, count, until, &mut takers) {
                 logger::log(Level::Warning, format_args!("handing a fork out: {err}"));
             }
+            takers.wait(until);
             drop((socket, what));
         };
         let thread = thread::Builder::new().name("fork".to_owned());
@@ -88,12 +91,41 @@ impl Drop for HandingOut {
     }
 }
 
+/// Those who have taken a copy and not closed the connection yet: they may still be giving the disks'
+/// files names of their own.
+#[derive(Default)]
+struct Takers(Vec<UnixStream>);
+
+impl Takers {
+    fn add(&mut self, stream: UnixStream) {
+        self.0.retain(|taker| !has_closed(taker, Duration::ZERO));
+        self.0.push(stream);
+    }
+
+    fn wait(self, until: Instant) {
+        for taker in self.0 {
+            has_closed(&taker, until.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
+/// Whether the other end closes a connection, on which it has nothing to say, within a time.
+fn has_closed(stream: &UnixStream, limit: Duration) -> bool {
+    let limit = Timespec {
+        tv_sec: limit.as_secs() as i64,
+        tv_nsec: i64::from(limit.subsec_nanos()),
+    };
+    let mut polled = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
+    poll(&mut polled, Some(&limit)).is_ok_and(|count| count > 0)
+}
+
 /// Takes connections until all copies are taken, time is up, or the socket is shut down.
 fn hand_out(
     listener: &UnixListener,
     what: &HandOver,
     count: u32,
     until: Instant,
+    takers: &mut Takers,
 ) -> io::Result<()> {
     let mut left = count;
     while left > 0 {
@@ -119,7 +151,10 @@ fn hand_out(
             Err(err) => return Err(err),
         };
         match what.send(&stream) {
-            Ok(()) => left -= 1,
+            Ok(()) => {
+                left -= 1;
+                takers.add(stream);
+            }
             // That one has nothing; the next one may.
             Err(err) => logger::log(Level::Warning, format_args!("handing a fork out: {err}")),
         }
@@ -235,7 +270,13 @@ fn ready(save: &Save, dir: &Path) -> Result<Ready, Refusal> {
     if !save.capture.disks.is_empty() {
         let id = crate::client::new_request_id();
         let dir = dir.join(format!(".fork-{}", &id[..8]));
-        let written = save.write_disks(&dir);
+        let written = SaveDisks {
+            disks: save.capture.disks.clone(),
+            description: save.description.clone(),
+            at: save.at,
+            generation: save.generation,
+        }
+        .write(&dir, |_| ControlFlow::Continue(()));
         snapshot = Some(written.map_err(|err| Refusal::failed(ACTION, err))?);
         disks = Some(Disks(dir));
     }

@@ -80,13 +80,7 @@ impl Machine {
         for (block, drive) in drives.into_iter().zip(&config.drives) {
             let (stats, limiter) = (block.stats().clone(), block.rate_limiter().clone());
             let transport = devices.add_virtio(drive_section(&drive.id), Box::new(block))?;
-            drive_handles.push(Drive::new(
-                &drive.id,
-                stats,
-                limiter,
-                transport,
-                saved.is_some(),
-            ));
+            drive_handles.push(Drive::new(&drive.id, stats, limiter, transport, drive.own));
         }
         let mut interfaces = Vec::with_capacity(nets.len());
         for (net, interface) in nets.into_iter().zip(&config.interfaces) {

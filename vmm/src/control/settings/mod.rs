@@ -16,7 +16,7 @@ use tine_devices::virtio::vsock::VsockConfig;
 
 pub use balloon::balloon;
 pub use boot::BootSource;
-pub use drive::{CacheType, Drive, DrivePatch, IoEngine};
+pub use drive::{CacheType, Drive, DrivePatch, IoEngine, Layers, Lower};
 pub use interface::{Interface, InterfacePatch};
 pub use machine::{HugePages, MachinePatch, MachineSettings};
 pub use mmds::MmdsSettings;
@@ -24,6 +24,7 @@ pub use outputs::{Entropy, LoggerSettings, MetricsSettings, Serial};
 pub use vsock::Vsock;
 
 use crate::config::{ConsoleConfig, MachineConfig};
+use crate::machine::DriveFiles;
 
 /// Everything that has been configured so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -276,6 +277,16 @@ impl Settings {
             }),
             boot_timer: config.boot_timer,
             ..outputs
+        }
+    }
+
+    /// Notes which files the drives are in.
+    pub fn note_drives(&mut self, all: Vec<DriveFiles>) {
+        for now in all {
+            let drive = self.drives.iter_mut().find(|d| d.drive_id == now.drive);
+            if let Some(drive) = drive {
+                drive.note_files(now);
+            }
         }
     }
 
