@@ -14,6 +14,7 @@ use tokio::sync::{Notify, Semaphore};
 use super::cgroup::Cgroups;
 use super::config::{Config, Endpoint};
 use super::conn::Conn;
+use super::events::Events;
 use super::exec::run::open_null;
 use super::exec::store::Store;
 use super::freeze::Freezer;
@@ -67,6 +68,7 @@ pub fn run(config: Config, started_ns: u64) -> io::Result<()> {
         refreshed: Notify::new(),
         env: RefCell::default(),
         freezer: Freezer::default(),
+        events: Events::default(),
         config,
     });
     let local = tokio::task::LocalSet::new();
