@@ -79,17 +79,9 @@ impl Proxy {
         let waits = may_wait(route, request.uri().query());
         let request = headers::to_agent(request, upgrade);
         let answered = async {
-            let answer = self.pool.send(|| self.handle.look(&self.dial), request);
             match waits {
-                true => answer.await,
-                false => match tokio::time::timeout(HEAD_TIME, answer).await {
-                    Ok(answer) => answer,
-                    Err(_) => Err(Fault::new(
-                        504,
-                        "agent_timeout",
-                        format_args!("the guest's agent did not answer within {HEAD_TIME:?}"),
-                    )),
-                },
+                true => self.send(request).await,
+                false => self.ask(request).await,
             }
         };
         let mut answer = self.while_it_lives(answered).await?;
@@ -103,6 +95,23 @@ impl Proxy {
             tokio::task::spawn_local(tunnel::join(client, agent, place));
         }
         Ok(response.map(|()| Body::empty()))
+    }
+
+    async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, Fault> {
+        let dial = || self.handle.look(&self.dial);
+        self.pool.send(dial, request).await
+    }
+
+    /// Asks the agent something that it answers without waiting for a command.
+    pub async fn ask(&self, request: Request<Body>) -> Result<Response<Incoming>, Fault> {
+        match tokio::time::timeout(HEAD_TIME, self.send(request)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Fault::new(
+                504,
+                "agent_timeout",
+                format_args!("the guest's agent did not answer within {HEAD_TIME:?}"),
+            )),
+        }
     }
 
     /// Waits for an answer, but not longer than the machine lives.
