@@ -124,8 +124,8 @@ async fn accept(agent: Rc<Agent>, listener: Watched) {
                 if let Ok(conn) = Conn::new(socket) {
                     let agent = agent.clone();
                     tokio::task::spawn_local(async move {
-                        let broken = conn.broken();
-                        race(http::serve(agent, conn), broken).await;
+                        let gone = conn.gone();
+                        race(http::serve(agent, conn), gone).await;
                         drop(place);
                     });
                 }

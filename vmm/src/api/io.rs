@@ -37,7 +37,7 @@ pub fn watch<T: AsRawFd>(socket: T, interest: Interest) -> io::Result<AsyncFd<T>
 
 /// One connection, which must not block.
 pub struct Io {
-    reader: AsyncFd<UnixStream>,
+    reader: Arc<AsyncFd<UnixStream>>,
     writer: OnceLock<AsyncFd<UnixStream>>,
     /// Told of what a client sends.
     slot: Option<Arc<Slot>>,
@@ -56,7 +56,7 @@ impl Io {
 
     fn new(stream: UnixStream, slot: Option<Arc<Slot>>) -> io::Result<Self> {
         Ok(Self {
-            reader: watch(stream, Interest::READABLE)?,
+            reader: Arc::new(watch(stream, Interest::READABLE)?),
             writer: OnceLock::new(),
             slot,
         })
@@ -81,6 +81,11 @@ impl Io {
     /// Tells the other end that nothing more will come.
     pub fn end(&self) -> io::Result<()> {
         self.reader.get_ref().shutdown(Shutdown::Write)
+    }
+
+    /// Tells when the other end is closed altogether, even while nothing is read or written.
+    pub fn gone(&self) -> Gone {
+        Gone(self.reader.clone())
     }
 
     /// Whether the other end is closed altogether. Waits until something can be told of it.
@@ -139,6 +144,19 @@ impl Io {
                 result => return Poll::Ready(result),
             }
         }
+    }
+}
+
+/// Waits for the end of a client's connection.
+#[derive(Clone)]
+pub struct Gone(Arc<AsyncFd<UnixStream>>);
+
+impl Gone {
+    /// Returns when the client has closed it. One that has shut down its writing half alone still
+    /// wants its answer.
+    pub async fn wait(&self) {
+        // Room is not watched for here, so it is the hang-up that is told as such.
+        drop(self.0.ready(Interest::WRITABLE).await);
     }
 }
 

@@ -126,8 +126,9 @@ async fn serve(app: Rc<App>, stream: UnixStream, slot: Arc<Slot>) {
     };
     let counters = app.handle.clone();
     let service = {
-        let slot = slot.clone();
-        service_fn(move |request: Request<Incoming>| {
+        let (slot, gone) = (slot.clone(), io.gone());
+        service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(gone.clone());
             let upgrade = request.headers().contains_key(UPGRADE);
             let (app, busy) = (app.clone(), slot.begin(upgrade));
             async move {
