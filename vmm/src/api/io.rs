@@ -104,6 +104,11 @@ impl Io {
             let mut guard = ready!(self.reader.poll_read_ready(cx))?;
             match recv(self.reader.get_ref(), &mut *bytes, RecvFlags::empty()) {
                 Ok((count, _)) => {
+                    // An answer of the agent that is all there: to ask for more would only delay it. (Of what
+                    // clients send, descriptors that they pass along can end a read early.)
+                    if self.slot.is_none() && count > 0 && count < bytes.len() {
+                        guard.clear_ready();
+                    }
                     let begins = |slot: &Arc<Slot>| count > 0 && slot.received();
                     if self.slot.as_ref().is_some_and(begins) {
                         keep_alive(&mut bytes[..count]);
