@@ -11,6 +11,7 @@
 mod body;
 mod connections;
 mod fault;
+mod guest_events;
 mod io;
 mod known;
 mod known_devices;
