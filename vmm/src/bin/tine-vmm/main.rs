@@ -6,6 +6,7 @@
 
 mod args;
 mod config_file;
+mod startup;
 
 use std::process::ExitCode;
 
@@ -58,6 +59,7 @@ fn run(args: &Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Some(socket) => Some(Server::spawn(socket, handle.clone(), args.max_body)?),
         None => None,
     };
+    args.startup.done(&handle);
     signals.forward(move |number| handle.signal(number))?;
     let plan = plan(args)?;
     let outcome = controller.run(plan);
