@@ -224,10 +224,8 @@ fn how_long_the_start_took_is_a_metric_for_who_says_when_it_began() {
     // SAFETY: all bytes of a timespec may be zero, and the call fills it.
     let mut now: libc::timespec = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a timespec that lives.
-    assert_eq!(
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) },
-        0
-    );
+    let read = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    assert_eq!(read, 0);
     let start = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
     let start = format!("--start-time-us={}", start - 2_000_000);
     let cpu = ["--start-time-cpu-us=0", "--parent-cpu-time-us=7000000"];

@@ -126,6 +126,9 @@ pub fn samples(handle: &Handle) -> Vec<Sample> {
             add(name, help, true, label, value(counter));
         }
     }
+    let dropped = access.console.dropped() as f64;
+    let help = "Console bytes beyond its limit";
+    add("console_dropped_bytes_total", help, true, None, dropped);
     let stats = access.vsock.stats();
     for (name, help, counter) in [
         (
