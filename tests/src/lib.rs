@@ -7,6 +7,7 @@ pub mod api;
 pub mod cli;
 pub mod linux;
 pub mod python;
+pub mod sandbox;
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
