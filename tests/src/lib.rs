@@ -7,6 +7,7 @@ pub mod api;
 pub mod cli;
 pub mod linux;
 pub mod python;
+pub mod sandbox;
 pub mod streams;
 
 use std::fs::OpenOptions;

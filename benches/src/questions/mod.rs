@@ -8,6 +8,7 @@ mod memory;
 mod restore;
 mod restore_linux;
 mod snapshot;
+mod socket;
 
 use std::path::Path;
 
@@ -30,7 +31,7 @@ pub struct Question {
     pub answer: fn(&Bench) -> anyhow::Result<Answer>,
 }
 
-const QUESTIONS: [Question; 7] = [
+const QUESTIONS: [Question; 8] = [
     cold_start::QUESTION,
     memory::QUESTION,
     exec::QUESTION,
@@ -38,6 +39,7 @@ const QUESTIONS: [Question; 7] = [
     restore::QUESTION,
     restore_linux::QUESTION,
     snapshot::QUESTION,
+    socket::QUESTION,
 ];
 
 /// Stands for every question but those that have to be asked by name.

@@ -134,6 +134,7 @@ impl Controller {
             (ConsoleConfig::None, Place::Pair { .. }) => ConsoleConfig::Stdout,
             (console, _) => console,
         };
+        config.console_limit = self.settings.console_limit();
         // From a pair of files, clients of the known API expect the socket where it was.
         let told = match &request.snapshot {
             Place::Pair { .. } => loaded.description.vsock_path.clone(),

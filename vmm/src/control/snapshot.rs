@@ -56,15 +56,21 @@ pub(super) struct Writing {
     thread: JoinHandle<()>,
     /// Nobody wants the snapshot any more.
     cancelled: Arc<AtomicBool>,
+    /// It has told so. What is left of it is the answer: whoever has that may ask for the next.
+    written: bool,
 }
 
 impl Writing {
     pub(super) fn new(thread: JoinHandle<()>, cancelled: Arc<AtomicBool>) -> Self {
-        Self { thread, cancelled }
+        Self {
+            thread,
+            cancelled,
+            written: false,
+        }
     }
 
     pub(super) fn goes_on(&self) -> bool {
-        !self.thread.is_finished()
+        !self.written && !self.thread.is_finished()
     }
 
     /// Waits until the snapshot is whole, or removed.
@@ -232,6 +238,9 @@ impl Controller {
 
     /// A snapshot has been written, or could not be; with `stop` the machine was to end with it.
     pub(super) fn snapshotted(&mut self, whole: bool, stop: bool) -> Option<Outcome> {
+        if let Some(writing) = &mut self.writing {
+            writing.written = true;
+        }
         self.reunite_disks();
         match (stop, whole) {
             (true, true) => Some(self.over(State::Ended, "a snapshot was taken of it")),

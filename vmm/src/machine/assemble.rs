@@ -95,7 +95,8 @@ impl Machine {
         }
         let (vsock_device, vsock) = Vsock::new(&config.vsock)?;
         devices.add_virtio("vsock".to_owned(), Box::new(vsock_device))?;
-        devices.add_virtio("rng".to_owned(), Box::new(Rng::new()?))?;
+        let rng = Rng::with_limit(config.entropy_limit.as_ref())?;
+        devices.add_virtio("rng".to_owned(), Box::new(rng))?;
 
         let kind = HostKind::detect();
         let (vcpus, clock) = match saved {

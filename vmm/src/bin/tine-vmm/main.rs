@@ -7,6 +7,7 @@
 mod args;
 mod config_file;
 mod record;
+mod startup;
 
 use std::process::ExitCode;
 
@@ -59,6 +60,7 @@ fn run(args: &Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Some(socket) => Some(Server::spawn(socket, handle.clone(), args.max_body)?),
         None => None,
     };
+    args.startup.done(&handle);
     let asked = handle.clone();
     signals.forward(move |number| asked.signal(number))?;
     let plan = plan(args)?;

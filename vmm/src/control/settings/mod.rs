@@ -11,6 +11,7 @@ mod outputs;
 mod vsock;
 
 use serde::Serialize;
+use tine_devices::rate::BucketConfig;
 use tine_devices::virtio::balloon::BalloonConfig;
 use tine_devices::virtio::vsock::VsockConfig;
 
@@ -231,6 +232,8 @@ impl Settings {
         // An initrd may hold the agent, which goes by its own word; to others it means nothing.
         config.root_drive = root.and(source.initrd_path.as_ref()).map(|_| 0);
         config.console = self.console();
+        config.console_limit = self.console_limit();
+        config.entropy_limit = self.entropy.and_then(|entropy| entropy.rate_limiter);
         if let Some(vsock) = &self.vsock {
             config.vsock = VsockConfig {
                 guest_cid: vsock.guest_cid,
@@ -276,6 +279,9 @@ impl Settings {
                 uds_path: Some(path.clone()),
             }),
             boot_timer: config.boot_timer,
+            entropy: config.entropy_limit.map(|limit| Entropy {
+                rate_limiter: Some(limit),
+            }),
             ..outputs
         }
     }
@@ -301,6 +307,11 @@ impl Settings {
             (None, None, Some(true)) => ConsoleConfig::Stdout,
             (None, None, _) => ConsoleConfig::None,
         }
+    }
+
+    /// How much of the console goes there.
+    pub fn console_limit(&self) -> Option<BucketConfig> {
+        self.serial.as_ref()?.rate_limiter
     }
 }
 
