@@ -3,6 +3,7 @@
 mod cold_start;
 mod exec;
 mod files;
+mod fork;
 mod linux;
 mod memory;
 mod restore;
@@ -31,12 +32,13 @@ pub struct Question {
     pub answer: fn(&Bench) -> anyhow::Result<Answer>,
 }
 
-const QUESTIONS: [Question; 8] = [
+const QUESTIONS: [Question; 9] = [
     cold_start::QUESTION,
     memory::QUESTION,
     exec::QUESTION,
     files::QUESTION,
     restore::QUESTION,
+    fork::QUESTION,
     restore_linux::QUESTION,
     snapshot::QUESTION,
     socket::QUESTION,

@@ -25,6 +25,8 @@ use crate::listen::Socket;
 use crate::logger::{self, Level};
 use crate::snapshot::{HandOver, Place, Save, SaveDisks};
 
+/// How long those who have taken a copy may take to give its disks' files names.
+const NAMING: Duration = Duration::from_secs(10);
 /// In messages.
 const ACTION: &str = "fork the machine";
 
@@ -56,7 +58,7 @@ pub(super) type ForkReply = oneshot::Sender<Result<Forked, Refusal>>;
 /// A socket where a captured machine is handed out; dropped, it is closed.
 pub(super) struct HandingOut {
     listener: UnixListener,
-    thread: JoinHandle<()>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl HandingOut {
@@ -70,24 +72,32 @@ impl HandingOut {
             if let Err(err) = hand_out(&served, &what.hand_over, count, until, &mut takers) {
                 logger::log(Level::Warning, format_args!("handing a fork out: {err}"));
             }
-            takers.wait(until);
+            takers.wait();
             drop((socket, what));
         };
         let thread = thread::Builder::new().name("fork".to_owned());
         let thread = thread.spawn(serve)?;
-        Ok(Self { listener, thread })
+        Ok(Self {
+            listener,
+            thread: Some(thread),
+        })
     }
 
     /// Somebody may still come.
     pub fn goes_on(&self) -> bool {
-        !self.thread.is_finished()
+        let thread = self.thread.as_ref();
+        thread.is_some_and(|thread| !thread.is_finished())
     }
 }
 
 impl Drop for HandingOut {
     fn drop(&mut self) {
-        // Its thread takes nobody in any more, and removes the socket.
+        // Its thread takes nobody in any more, and removes the socket and the directory.
         let _ = shutdown(&self.listener, Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported by then.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -102,7 +112,8 @@ impl Takers {
         self.0.push(stream);
     }
 
-    fn wait(self, until: Instant) {
+    fn wait(self) {
+        let until = Instant::now() + NAMING;
         for taker in self.0 {
             has_closed(&taker, until.saturating_duration_since(Instant::now()));
         }

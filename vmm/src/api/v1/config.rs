@@ -65,7 +65,7 @@ struct DriveConfig {
     partuuid: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     serial: Option<String>,
-    #[serde(default = "raw")]
+    #[serde(default = "raw", skip_serializing_if = "is_raw")]
     format: Format,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     lower: Vec<Lower>,
@@ -81,6 +81,10 @@ struct DriveConfig {
 
 fn raw() -> Format {
     Format::Raw
+}
+
+fn is_raw(format: &Format) -> bool {
+    *format == Format::Raw
 }
 
 fn writeback() -> Cache {
