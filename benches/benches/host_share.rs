@@ -10,6 +10,11 @@
 //! Twice: one exchange after the other, and with a pause before the guest's answer and before the
 //! next request, in which processors go idle and caches are used for other things, as with a guest
 //! that is at work.
+//!
+//! Beside it the bare hand-overs: as many threads that pass a byte on in the same order and do
+//! nothing else. What they take is the kernel's and the processors' price of waking a thread, five
+//! times; the rest is the work of the program. How often each thread slept is counted, so that a
+//! wake-up too many would show.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -51,7 +56,14 @@ const SUPPLIED: usize = 30;
 const ASKED: &str = r#"{"request_id":"bench-123456","argv":["/bench/tiny"]}"#;
 const ANSWERED: &str = r#"{"request_id":"bench-123456","state":"exited","exit_code":0,"signal":null,"reason":null,"stdout":"","stderr":"","stdout_encoding":"utf-8","stderr_encoding":"utf-8","stdout_truncated":false,"stderr_truncated":false,"started_at":"2026-11-29T20:52:39.104Z","ended_at":"2026-11-29T20:52:39.204Z","usage":{"cpu_us":10000,"max_memory_bytes":4096}}"#;
 
+/// How the round trips follow one another: the pause, and how many there are.
+const KINDS: [(&str, Duration, usize); 2] = [
+    ("one after the other", Duration::ZERO, 2000),
+    ("with pauses of 100 ms", Duration::from_millis(100), 60),
+];
+
 fn main() {
+    bare_hand_overs();
     let think = Arc::new(AtomicU64::new(0));
     let paused = Arc::new(AtomicU64::new(0));
     let done = Arc::new(AtomicBool::new(false));
@@ -95,33 +107,128 @@ fn main() {
     handle.pretend(State::Running, None);
 
     let mut client = UnixStream::connect(&path).expect("a connection");
-    for (name, pause, rounds) in [
-        ("one after the other", Duration::ZERO, 2000),
-        ("with pauses of 100 ms", Duration::from_millis(100), 60),
-    ] {
+    for (name, pause, rounds) in KINDS {
         think.store(pause.as_nanos() as u64, Ordering::Relaxed);
-        for _ in 0..5 {
-            exchange(&mut client);
-        }
-        let mut times: Vec<Duration> = (0..rounds)
-            .map(|_| {
-                thread::sleep(pause);
-                let took = exchange(&mut client);
-                took - Duration::from_nanos(paused.load(Ordering::Acquire))
-            })
-            .collect();
-        times.sort();
-        let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
+        let pauses = || Duration::from_nanos(paused.load(Ordering::Acquire));
+        let sleeps = sleeps_of(&["api", "devices"]);
+        measure(name, pause, rounds, || exchange(&mut client) - pauses());
+        let slept = sleeps_of(&["api", "devices"]);
+        let each = |at: usize| (slept[at] - sleeps[at]) as f64 / (rounds + WARM_UP) as f64;
         println!(
-            "{name}: {rounds} round trips, median {:?}, p95 {:?}, min {:?}",
-            at(50),
-            at(95),
-            times[0]
+            "  a round trip: api slept {:.2} times, devices {:.2}",
+            each(0),
+            each(1)
         );
     }
     done.store(true, Ordering::Relaxed);
     drop(client);
     server.stop();
+}
+
+/// Round trips before those that count.
+const WARM_UP: usize = 5;
+
+fn measure(name: &str, pause: Duration, rounds: usize, mut once: impl FnMut() -> Duration) {
+    for _ in 0..WARM_UP {
+        once();
+    }
+    let mut times: Vec<Duration> = (0..rounds)
+        .map(|_| {
+            thread::sleep(pause);
+            once()
+        })
+        .collect();
+    times.sort();
+    let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
+    println!(
+        "{name}: {rounds} round trips, median {:?}, p95 {:?}, min {:?}",
+        at(50),
+        at(95),
+        times[0]
+    );
+}
+
+/// How often this process's threads of these names have gone to sleep by themselves so far.
+fn sleeps_of<const N: usize>(names: &[&str; N]) -> [u64; N] {
+    let mut counts = [0; N];
+    for task in std::fs::read_dir("/proc/self/task")
+        .expect("threads")
+        .flatten()
+    {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_default().trim().to_owned()
+        };
+        if let Some(at) = names.iter().position(|name| *name == field("Name:")) {
+            counts[at] += field("voluntary_ctxt_switches:")
+                .parse::<u64>()
+                .unwrap_or(0);
+        }
+    }
+    counts
+}
+
+/// The bare hand-overs: threads in the places of `api` and `devices` that pass a byte on, and a guest
+/// that watches memory.
+fn bare_hand_overs() {
+    let pair = || UnixStream::pair().expect("sockets");
+    let ((mut client, mut api), (mut to_device, mut device)) = (pair(), pair());
+    let pause = Arc::new(AtomicU64::new(0));
+    let paused = Arc::new(AtomicU64::new(0));
+    let (asked, done) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let notify = Arc::new(EventFd::new(0).expect("an event"));
+    named("bare-api", move || {
+        let mut byte = [0];
+        while api.read(&mut byte).is_ok_and(|count| count == 1) {
+            to_device.write_all(&byte).expect("a byte");
+            to_device.read_exact(&mut byte).expect("a byte");
+            api.write_all(&byte).expect("a byte");
+        }
+    });
+    let (flag, event) = (asked.clone(), notify.clone());
+    named("bare-devices", move || {
+        let mut byte = [0];
+        while device.read(&mut byte).is_ok_and(|count| count == 1) {
+            flag.store(true, Ordering::Release);
+            event.read().expect("an event");
+            device.write_all(&byte).expect("a byte");
+        }
+    });
+    let (how_long, was, over) = (pause.clone(), paused.clone(), done.clone());
+    named("bare-guest", move || {
+        while !over.load(Ordering::Relaxed) {
+            if asked.swap(false, Ordering::AcqRel) {
+                let spent = pausing(how_long.load(Ordering::Relaxed));
+                was.store(spent, Ordering::Release);
+                notify.write(1).expect("a notification");
+            }
+            std::hint::spin_loop();
+        }
+    });
+    for (name, length, rounds) in KINDS {
+        pause.store(length.as_nanos() as u64, Ordering::Relaxed);
+        measure(&format!("bare hand-overs, {name}"), length, rounds, || {
+            let begun = Instant::now();
+            client.write_all(b"x").expect("a byte");
+            client.read_exact(&mut [0]).expect("a byte");
+            begun.elapsed() - Duration::from_nanos(paused.load(Ordering::Acquire))
+        });
+    }
+    done.store(true, Ordering::Relaxed);
+}
+
+/// Sleeps, and returns for how long, in nanoseconds.
+fn pausing(nanos: u64) -> u64 {
+    if nanos == 0 {
+        return 0;
+    }
+    let begun = Instant::now();
+    thread::sleep(Duration::from_nanos(nanos));
+    begun.elapsed().as_nanos() as u64
 }
 
 fn named(name: &str, act: impl FnOnce() + Send + 'static) {
@@ -201,18 +308,8 @@ impl Guest {
                      content-length: {}\r\n\r\n{ANSWERED}",
                     ANSWERED.len()
                 );
-                let think = self.think.load(Ordering::Relaxed);
-                let begun = Instant::now();
-                if think > 0 {
-                    thread::sleep(Duration::from_nanos(think));
-                }
-                let paused = if think > 0 {
-                    begun.elapsed()
-                } else {
-                    Duration::ZERO
-                };
-                self.paused
-                    .store(paused.as_nanos() as u64, Ordering::Release);
+                let spent = pausing(self.think.load(Ordering::Relaxed));
+                self.paused.store(spent, Ordering::Release);
                 self.send(key, RW, answer.as_bytes());
             }
             _ => {}

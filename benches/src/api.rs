@@ -113,6 +113,11 @@ pub struct Answered {
 }
 
 impl Process {
+    /// The process's number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Processor time of its vCPU's thread so far: the guest's, and what KVM does for it.
     pub fn vcpu_time(&self) -> anyhow::Result<Duration> {
         let tasks = format!("/proc/{}/task", self.child.id());

@@ -14,6 +14,9 @@ pub const MAX_REQUEST_ID: usize = 128;
 pub const DEFAULT_OUTPUT_LIMIT: u64 = 1 << 20;
 /// Most bytes kept of each output stream.
 pub const MAX_OUTPUT_LIMIT: u64 = 4 << 20;
+/// Bytes of standard input after which the agent tells at the latest that they were taken. A host that keeps more than
+/// this of what it has sent never has to wait in vain.
+pub const STDIN_TOLD: u64 = 64 << 10;
 /// From SIGTERM to SIGKILL when the request does not say.
 pub const DEFAULT_GRACE_MS: u64 = 1000;
 
@@ -279,6 +282,18 @@ pub struct Started {
     pub stdout_offset: u64,
     /// Position in the whole standard error at which this stream begins.
     pub stderr_offset: u64,
+    /// Bytes of standard input that the command has been given so far. Older agents do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin_offset: Option<u64>,
+}
+
+/// A control frame from the agent on a connection that sends input: now and then, how much of it has been taken. What
+/// the connection has sent beyond it may still be lost when it breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StdinTaken {
+    /// Bytes of standard input that the command has been given so far, whoever sent them.
+    pub stdin_offset: u64,
 }
 
 /// A control frame from the host.
@@ -298,6 +313,10 @@ pub struct AttachRequest {
     pub stdout_offset: u64,
     /// Bytes of standard error that the caller already has.
     pub stderr_offset: u64,
+    /// Input comes from this connection from now on: what those of before have sent and the command has not been given
+    /// is dropped. So `stdin_offset` of [`Started`] says exactly from where input is to be sent again.
+    #[serde(skip_serializing_if = "is_default")]
+    pub take_stdin: bool,
 }
 
 impl AttachRequest {
@@ -307,6 +326,7 @@ impl AttachRequest {
         let request = Self {
             stdout_offset: fields.optional("stdout_offset")?.unwrap_or_default(),
             stderr_offset: fields.optional("stderr_offset")?.unwrap_or_default(),
+            take_stdin: fields.optional("take_stdin")?.unwrap_or_default(),
         };
         fields.finish()?;
         Ok(request)

@@ -17,6 +17,7 @@
 //! | `GET /v1/processes` | [`status::Process`] each |
 //! | `POST /v1/processes/{pid}/signal` ([`status::SignalRequest`]) | a signal to one process |
 //! | `GET /v1/health` | [`status::Health`] |
+//! | `GET /v1/events` | [`events::Event`] lines: ends of commands, warnings |
 //! | `POST /v1/refresh` ([`refresh::Refresh`]) | after a restore or fork: clock, entropy, names; answers the [`hello::Hello`] |
 //! | `POST /v1/freeze` ([`refresh::Freeze`]), `POST /v1/thaw` | holds writes to disks for a copy: [`refresh::Frozen`], [`refresh::Thawed`] |
 //! | `POST /v1/shutdown` ([`status::ShutdownRequest`]) | ends everything in order, then the machine |
@@ -31,6 +32,7 @@
 //! Nothing here trusts its input: decoders are bounded, and an error says which field is at fault.
 
 pub mod error;
+pub mod events;
 pub mod exec;
 pub mod fields;
 pub mod files;

@@ -327,20 +327,23 @@ fn archives_agree_with_tar() {
     run("mkdir -p one/sub one/empty; head -c 300000 /dev/urandom > one/sub/big; echo hi > one/hi; chown 12:34 one/hi; chmod 4711 one/hi
          ln -s hi one/link; ln one/hi one/hard; mkfifo one/fifo
          mkdir -p one/$(printf 'l%.0s' $(seq 200)); : > one/$(printf 'l%.0s' $(seq 200))/$(printf 'm%.0s' $(seq 200))
+         mkdir -p one/sub/deep; : > one/sub/deep/f; touch -d @1000 one/sub/deep; touch -d @2000 one/sub; touch -d @3000 one/empty
          tar -cf in.tar -C one .");
     let archive = std::fs::read(agent.dir().join("in.tar")).unwrap();
     let two = agent.dir().join("two");
     let target = format!("/v1/files/tar?path={}&parents=1", two.display());
     let answer = agent.call("PUT", &target, &archive);
     assert_eq!(answer.status, 200, "{}", answer.text());
-    assert_eq!(answer.value()["entries"], 10);
+    assert_eq!(answer.value()["entries"], 12);
     // Without the fifo, that diff would read.
     run("rm one/fifo; test -p two/fifo; rm two/fifo; diff -r --no-dereference one two; test $(stat -c %a.%u.%g two/hi) = 4711.12.34
-         test two/hi -ef two/hard; test $(stat -c %Y one/hi) = $(stat -c %Y two/hi)");
+         test two/hi -ef two/hard; test $(stat -c %Y one/hi) = $(stat -c %Y two/hi)
+         test \"$(stat -c %Y two/sub/deep two/sub two/empty | xargs)\" = '1000 2000 3000'");
     let answer = agent.call("GET", &format!("/v1/files/tar?path={}", two.display()), b"");
     std::fs::write(agent.dir().join("out.tar"), &answer.body).unwrap();
     run(
-        "mkdir three; tar -xf out.tar -C three; diff -r --no-dereference one three; test $(stat -c %a.%u three/hi) = 4711.12",
+        "mkdir three; tar -xf out.tar -C three; diff -r --no-dereference one three; test $(stat -c %a.%u three/hi) = 4711.12
+         test \"$(stat -c %Y three/sub/deep three/sub three/empty | xargs)\" = '1000 2000 3000'",
     );
     // One file alone.
     let answer = agent.call(

@@ -188,3 +188,22 @@ fn cancel_ends_the_tree() {
     let path = format!("/v1/exec/{}", body["request_id"].as_str().unwrap());
     assert_eq!(agent.call("DELETE", &path, b"").value(), first);
 }
+
+#[test]
+fn clients_that_have_gone_keep_no_place() {
+    let agent = Agent::start();
+    let body = request(&["sleep", "600"], json!({})).to_string();
+    let half = agent.connect();
+    // More than there are places for.
+    for _ in 0..300 {
+        let mut conn = agent.connect();
+        common::send(&mut conn, "POST", "/v1/exec", "", body.as_bytes());
+    }
+    assert_eq!(agent.call("GET", "/v1/health", b"").status, 200);
+    // One that only has nothing more to say gets its answer.
+    let mut half = half;
+    let short = request(&["sleep", "0.3"], json!({})).to_string();
+    common::send(&mut half, "POST", "/v1/exec", "", short.as_bytes());
+    half.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(common::read_answer(&mut half).status, 200);
+}

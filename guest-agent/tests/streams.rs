@@ -61,6 +61,60 @@ fn input_and_its_end() {
     assert_eq!(whole.record()["exit_code"], 0);
 }
 
+/// The pipe of a command that does not read takes 64 KiB; the rest is on its way when the connection ends.
+#[test]
+fn input_that_was_not_taken_is_dropped_with_its_connection() {
+    let agent = Agent::start();
+    let flag = agent.dir().join("flag");
+    let script = format!(
+        "until [ -e {} ]; do sleep 0.01; done; exec cat",
+        flag.display()
+    );
+    let body = request(&["sh", "-c", &script], json!({ "stdin": true }));
+    let id = body["request_id"].as_str().unwrap().to_owned();
+    let mut first = agent.upgrade("/v1/exec", &body);
+    assert_eq!(first.control()["stdin_offset"], 0);
+    let data: Vec<u8> = (0..50_000u32).flat_map(u32::to_le_bytes).collect();
+    first.send(Stream::Stdin, &data[..100_000]);
+    assert_eq!(first.control(), json!({ "stdin_offset": 65536 }));
+    // Neither cut nor closed: it still has 34,464 bytes and an end to give.
+    first.send(Stream::Stdin, b"");
+    let attach = format!("/v1/exec/{id}/attach");
+    let mut second = agent.upgrade(&attach, &json!({ "take_stdin": true }));
+    assert_eq!(second.control()["stdin_offset"], 65536);
+    // A viewer changes nothing about that.
+    let mut viewer = agent.upgrade(&attach, &json!({}));
+    viewer.control();
+    std::fs::write(&flag, "").unwrap();
+    first.send(Stream::Stdin, b"late");
+    second.send(Stream::Stdin, &data[65536..]);
+    second.send(Stream::Stdin, b"");
+    let whole = second.finish();
+    assert_eq!(whole.record()["exit_code"], 0);
+    assert!(whole.stdout == data, "{} bytes", whole.stdout.len());
+    let told = &whole.control[whole.control.len() - 2];
+    assert!(told["stdin_offset"].as_u64() >= Some(3 * 65536), "{told}");
+}
+
+#[test]
+fn input_that_nobody_reads_counts_as_taken() {
+    let agent = Agent::start();
+    let flag = agent.dir().join("flag");
+    let script = format!(
+        "exec <&-; until [ -e {} ]; do sleep 0.01; done",
+        flag.display()
+    );
+    let more = json!({ "stdin": true });
+    let mut live = agent.stream(&["sh", "-c", &script], more);
+    live.control();
+    for _ in 0..10 {
+        live.send(Stream::Stdin, &[1; 30_000]);
+    }
+    while live.control()["stdin_offset"].as_u64() < Some(4 * 65536) {}
+    std::fs::write(&flag, "").unwrap();
+    assert_eq!(live.finish().record()["exit_code"], 0);
+}
+
 #[test]
 fn a_slow_reader_slows_the_command() {
     let agent = Agent::start();

@@ -201,6 +201,20 @@ impl Vmm {
             .to_owned()
     }
 
+    /// Any request, of which the answer may depend on what a guest does.
+    pub fn guest_request(&self, method: &str, path: &str, body: &[u8]) -> Answer {
+        let answer = self.exchange(LONG, method, path, Some(body));
+        parse(&answer)
+    }
+
+    /// The same, for an answer that is no text.
+    pub fn guest_bytes(&self, path: &str) -> Vec<u8> {
+        let answer = self.exchange(LONG, "GET", path, None);
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
+        assert!(answer.starts_with(b"HTTP/1.1 200 "), "{}", text(&answer));
+        answer[end.expect("a head") + 4..].to_vec()
+    }
+
     fn request_within(
         &self,
         patience: Duration,
@@ -208,25 +222,36 @@ impl Vmm {
         path: &str,
         body: Option<&str>,
     ) -> Answer {
+        let bytes = self.exchange(patience, method, path, body.map(str::as_bytes));
+        parse(&bytes)
+    }
+
+    fn exchange(
+        &self,
+        patience: Duration,
+        method: &str,
+        path: &str,
+        body: Option<&[u8]>,
+    ) -> Vec<u8> {
         let mut stream = self.connect();
         stream
             .set_read_timeout(Some(patience))
             .expect("a time limit");
-        let body = match body {
-            Some(body) => format!(
-                "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-                body.len()
-            ),
-            None => "\r\n".to_owned(),
-        };
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
-        stream
-            .write_all((head + &body).as_bytes())
-            .expect("the request is taken");
+        let mut request =
+            format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n")
+                .into_bytes();
+        if let Some(body) = body {
+            let length = body.len();
+            let more = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+            request.extend_from_slice(more.as_bytes());
+        }
+        request.extend_from_slice(b"\r\n");
+        request.extend_from_slice(body.unwrap_or_default());
+        stream.write_all(&request).expect("the request is taken");
         let mut bytes = Vec::new();
         // An end without a word is what a test may be after; it sees an empty answer.
         let _ = stream.read_to_end(&mut bytes);
-        parse(&bytes)
+        bytes
     }
 
     /// What the machine is doing.

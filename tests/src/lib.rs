@@ -8,6 +8,8 @@ pub mod cli;
 pub mod jail;
 pub mod linux;
 pub mod python;
+pub mod sandbox;
+pub mod streams;
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,10 @@
 //! A Linux guest behind the socket: running means that an exec is accepted, and what the agent
 //! offers comes through.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tine_guest_agent::frame::{self, Decoder, Stream};
 use tine_tests::api::Vmm;
 use tine_tests::linux::image;
@@ -48,6 +48,7 @@ fn a_linux_guest_runs_commands_over_the_socket() {
     assert!(bad.expect(400).body.contains("agv"));
 
     streams(&vmm);
+    events(&vmm);
 
     let bytes = "x".repeat(300_000);
     let put = vmm.request("PUT", "/v1/files/content?path=/tmp/f", Some(&bytes));
@@ -71,6 +72,35 @@ fn a_linux_guest_runs_commands_over_the_socket() {
     assert!(
         reason.contains("guest"),
         "it was asked to switch itself off: {reason}"
+    );
+}
+
+/// What happens in the guest comes to those who follow.
+fn events(vmm: &Vmm) {
+    let mut follower = vmm.connect();
+    let limit = Some(Duration::from_secs(120));
+    follower.set_read_timeout(limit).unwrap();
+    let follow = b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n";
+    follower.write_all(follow).unwrap();
+    let mut lines = BufReader::new(follower).lines();
+    let mut next = || loop {
+        let line = lines.next().expect("the stream goes on").unwrap();
+        if line.starts_with('{') {
+            break serde_json::from_str::<Value>(&line).unwrap();
+        }
+    };
+    assert_eq!(next()["state"], "running");
+    let exec = json!({"request_id": "told", "argv": ["sh", "-c", "kill -9 $$"]});
+    vmm.request("POST", "/v1/exec", Some(&exec.to_string()))
+        .expect(200);
+    let event = next();
+    assert_eq!(
+        (&event["event"], &event["request_id"]),
+        (&json!("exec"), &json!("told"))
+    );
+    assert_eq!(
+        (&event["state"], &event["signal"]),
+        (&json!("killed"), &json!(9))
     );
 }
 

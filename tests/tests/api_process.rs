@@ -196,6 +196,8 @@ fn arguments_that_make_no_sense_are_refused() {
         (vec!["--seccomp-filter", "f"], 2, "--seccomp-filter: "),
         (vec!["--show-log-origin"], 2, "--show-log-origin: "),
         (vec!["--module", "m"], 2, "--module: "),
+        (vec!["--start-time-us", "soon"], 2, "--start-time-us"),
+        (vec!["--describe-snapshot", "/dev/null"], 2, "/dev/null"),
         (vec!["--api-sock", &long], 1, "107"),
         (
             vec![
@@ -215,4 +217,47 @@ fn arguments_that_make_no_sense_are_refused() {
     }
     let output = Command::new(tine_vmm()).arg("--version").output().unwrap();
     assert!(text(&output.stdout).starts_with("tine-vmm 0."));
+}
+
+#[test]
+fn how_long_the_start_took_is_a_metric_for_who_says_when_it_began() {
+    // SAFETY: all bytes of a timespec may be zero, and the call fills it.
+    let mut now: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a timespec that lives.
+    let read = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    assert_eq!(read, 0);
+    let start = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
+    let start = format!("--start-time-us={}", start - 2_000_000);
+    let cpu = ["--start-time-cpu-us=0", "--parent-cpu-time-us=7000000"];
+    let vmm = Vmm::start([start.as_str(), cpu[0], cpu[1]]);
+    let text = vmm.get("/v1/metrics").expect(200).body;
+    let value = |name: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.expect(&text).trim().parse().expect("a number")
+    };
+    assert!(
+        (2.0..60.0).contains(&value("tine_startup_seconds ")),
+        "{text}"
+    );
+    assert!(
+        (7.0..60.0).contains(&value("tine_startup_cpu_seconds ")),
+        "{text}"
+    );
+}
+
+#[test]
+fn snapshots_say_of_which_version_they_are() {
+    let version = |args: &[&str]| {
+        let output = Command::new(tine_vmm()).args(args).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    assert_eq!(version(&["--snapshot-version"]), "v1.0.0\n");
+    let vmm = Vmm::running("hang");
+    vmm.patch("/vm", &json!({"state": "Paused"})).expect(204);
+    let (state, memory) = (vmm.dir.path().join("state"), vmm.dir.path().join("memory"));
+    let create = json!({"snapshot_path": state, "mem_file_path": memory});
+    vmm.put("/snapshot/create", &create).expect(204);
+    let state = state.to_str().unwrap();
+    assert_eq!(version(&["--describe-snapshot", state]), "v1.0.0\n");
 }

@@ -2,54 +2,17 @@
 //! a live process to it: bounded in time, and away from the host's files.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::json;
-use tempfile::TempDir;
-use tine_tests::api::{Vmm, tine_vmm};
+use tine_tests::api::Vmm;
 use tine_tests::python::{environment, sdk};
-use tine_tests::{guest, text};
+use tine_tests::sandbox::process;
+use tine_tests::text;
 
 /// How long each run makes requests, and from where chance begins. Other requests than the last
 /// time's should not be what a change fails by; `TINE_SCHEMATHESIS=SECONDS,SEED` goes on from there.
 const SECONDS_AND_SEED: &str = "40,1";
-
-/// Requests name files to create and to write. So the process sees the host's files read-only, but
-/// for its own directory, and has an empty `/srv` in memory, the directory of the description's
-/// examples. The network is one of its own.
-const SANDBOX: &str = r#"
-    set -e
-    mount --make-rprivate /
-    mount --bind "$1" "$1"
-    mount -t tmpfs -o size=256M tmpfs /srv
-    cp "$1/vmlinux" /srv/vmlinux
-    for file in disk.img other.img initramfs.cpio; do head -c 4096 /dev/zero > /srv/$file; done
-    mount -o remount,bind,ro /
-    cd /srv
-    shift
-    exec "$@"
-"#;
-
-/// A process in the sandbox, with files of the examples' names.
-fn process() -> Vmm {
-    let dir = TempDir::new().unwrap();
-    std::fs::copy(guest("hang"), dir.path().join("vmlinux")).unwrap();
-    let mut command = Command::new("unshare");
-    if !is_root() {
-        command.args(["--user", "--map-root-user"]);
-    }
-    command.args(["--mount", "--net", "--", "sh", "-c", SANDBOX, "sandbox"]);
-    command.arg(dir.path()).arg(tine_vmm());
-    command.arg("--api-sock").arg(dir.path().join("api.sock"));
-    // What a guest says goes nowhere: nobody reads it.
-    command.stdin(Stdio::null()).stdout(Stdio::null());
-    Vmm::spawn(command, dir)
-}
-
-fn is_root() -> bool {
-    // SAFETY: takes and does nothing.
-    unsafe { libc::geteuid() == 0 }
-}
 
 /// Lets it loose on a process, which has to be there and to answer afterwards.
 fn run(vmm: &mut Vmm, phases: &str) {

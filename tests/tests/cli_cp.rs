@@ -26,6 +26,10 @@ fn make_tree(at: &Path) {
     fs::set_permissions(at.join("file"), fs::Permissions::from_mode(0o640)).unwrap();
     fs::set_permissions(at.join("sub"), fs::Permissions::from_mode(0o750)).unwrap();
     set_time(&at.join("file"), 1_000_000_000);
+    // From the inside out, as making something in a directory changes it.
+    for (seconds, dir) in (2_000_000u64..).zip(["sub/empty", "sub", "."]) {
+        set_time(&at.join(dir), seconds);
+    }
 }
 
 fn set_time(path: &Path, seconds: u64) {
@@ -33,7 +37,7 @@ fn set_time(path: &Path, seconds: u64) {
     fs::File::open(path).unwrap().set_modified(time).unwrap();
 }
 
-/// Every name below, with kind, mode, content or target, and a file's time.
+/// Every name below, with kind, mode, content or target, and time, which links have none of.
 fn listing(at: &Path) -> Vec<(PathBuf, u32, Vec<u8>, i64)> {
     let mut all = Vec::new();
     let mut left = vec![at.to_owned()];
@@ -44,7 +48,7 @@ fn listing(at: &Path) -> Vec<(PathBuf, u32, Vec<u8>, i64)> {
             let (content, time) = match meta.file_type() {
                 kind if kind.is_dir() => {
                     left.push(path.clone());
-                    (Vec::new(), 0)
+                    (Vec::new(), meta.mtime())
                 }
                 kind if kind.is_symlink() => {
                     let target = fs::read_link(&path).unwrap();
@@ -77,6 +81,7 @@ fn a_directory_goes_there_and_comes_back_unchanged() {
     let (source_text, back_text) = (source.to_str().unwrap(), back.to_str().unwrap());
     place.ok(["cp", source_text, &guest(&there)]);
     assert_eq!(listing(&there), listing(&source));
+    assert_eq!(fs::metadata(&there).unwrap().mtime(), 2_000_002);
     place.ok(["cp", &guest(&there), back_text]);
     assert_eq!(listing(&back), listing(&source));
     // Into a directory that exists, under its own name; and its content alone.

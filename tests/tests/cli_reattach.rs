@@ -1,7 +1,8 @@
 //! A connection that breaks: the command runs once, and its output arrives once.
 
+use std::fs::File;
 use std::io::{Read, Write};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use tine_tests::cli::{Place, eventually, read_until};
 use tine_tests::text;
@@ -100,39 +101,74 @@ fn a_machine_that_goes_away_is_an_error_at_once() {
     assert!(errors.contains("does not run any more"), "{errors}");
 }
 
-/// How much of the input arrived is not known, so nothing is guessed.
+/// Cut again and again in the middle of the input, while much of it is on its way.
 #[test]
-fn input_that_may_be_lost_is_an_error_and_the_command_goes_on() {
+fn input_goes_on_where_the_command_has_got_to() {
     let place = Place::new();
     let (_agent, cutter) = place.agent_behind_cutter("m");
-    let script = "read a; echo $a; read b; echo $b; exit 3";
-    let words = [
-        "exec",
-        "-i",
-        "--request-id",
-        "in",
-        "m",
-        "--",
-        "sh",
-        "-c",
-        script,
-    ];
-    let mut child = place.tine(words);
+    let data: Vec<u8> = (0..500_000u32).flat_map(u32::to_le_bytes).collect();
+    let sum = {
+        let file = place.path("data");
+        std::fs::write(&file, &data).unwrap();
+        text(
+            &Command::new("cksum")
+                .stdin(File::open(file).unwrap())
+                .output()
+                .unwrap()
+                .stdout,
+        )
+    };
+    // The last one takes its input in pieces, so that a good part of it waits on the connection.
+    let slow = "while head -c 20000 > part; [ -s part ]; do cat part; sleep 0.001; done | cksum";
+    for (up, script) in [(61_007, "cksum"), (300_001, "cksum"), (150_000, slow)] {
+        cutter.cut_up_after(up);
+        let before = cutter.connections();
+        let workdir = place.path("");
+        let words = [
+            "exec",
+            "-i",
+            "-w",
+            workdir.to_str().unwrap(),
+            "m",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ];
+        let mut child = place.tine(words).stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let sent = data.clone();
+        let feed = std::thread::spawn(move || stdin.write_all(&sent).unwrap());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        feed.join().unwrap();
+        assert_eq!(text(&output.stdout), sum, "cut every {up}");
+        assert!(cutter.connections() > before + 2, "it was cut");
+    }
+}
+
+/// The command waits for its input all the while, and gets what was typed before and after.
+#[test]
+fn a_line_that_is_away_for_a_while_takes_no_input_with_it() {
+    let place = Place::new();
+    let (_agent, cutter) = place.agent_behind_cutter("m");
+    let script = "read a; echo $a; read b; read c; echo $b $c; exit 3";
+    let mut child = place.tine(["exec", "-i", "m", "--", "sh", "-c", script]);
     let mut child = child.stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"one\n").unwrap();
     read_until(child.stdout.as_mut().unwrap(), "one\n");
+    cutter.refuse(true);
     cutter.cut();
+    stdin.write_all(b"two\n").unwrap();
+    let seen = cutter.connections();
+    eventually(|| cutter.connections() >= seen + 3);
+    cutter.refuse(false);
+    stdin.write_all(b"three\n").unwrap();
+    drop(stdin);
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let errors = text(&output.stderr);
-    assert!(errors.contains("tine attach m in"), "{errors}");
-    let mut child = place.tine(["attach", "-i", "m", "in"]);
-    let mut child = child.stdin(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(b"two\n").unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(3));
-    assert_eq!(text(&output.stdout), "one\ntwo\n");
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "two three\n");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use tine_tests::api::tine_vmm;
 use tine_tests::linux::image;
 use tine_tests::python::{environment, sdk};
+use tine_tests::sandbox::is_root;
 use tine_tests::text;
 
 const NAME: &str = "hysn-firecracker-python";
@@ -24,10 +25,8 @@ fn a_linux_guest_boots_is_snapshotted_and_goes_on_with_its_disk() {
     let (scratch, snapshot) = (dir.path().join("scratch"), dir.path().join("snapshot"));
     fs::create_dir(&scratch).unwrap();
     fs::create_dir(&snapshot).unwrap();
-    // SAFETY: takes and does nothing.
-    let root = unsafe { libc::geteuid() } == 0;
     let mut command = Command::new("unshare");
-    if !root {
+    if !is_root() {
         command.args(["--user", "--map-root-user"]);
     }
     // Whatever it starts ends with it.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use tine_devices::mmds::Mmds;
-use tine_devices::rate::RateLimiterConfig;
+use tine_devices::rate::{BucketConfig, RateLimiterConfig};
 use tine_devices::virtio::balloon::BalloonConfig;
 use tine_devices::virtio::block::BlockConfig;
 use tine_devices::virtio::net::{MacAddr, NetConfig, TapSource};
@@ -89,6 +89,10 @@ pub struct MachineConfig {
     pub root_drive: Option<usize>,
     /// The console.
     pub console: ConsoleConfig,
+    /// How much of the console goes where it goes: what is beyond it is lost.
+    pub console_limit: Option<BucketConfig>,
+    /// How much the guest gets of the entropy device: more has to wait.
+    pub entropy_limit: Option<RateLimiterConfig>,
     /// Network interfaces, in the order in which the guest finds them.
     pub interfaces: Vec<InterfaceConfig>,
     /// The metadata store.
@@ -118,6 +122,8 @@ impl MachineConfig {
             drives: Vec::new(),
             root_drive: None,
             console: ConsoleConfig::default(),
+            console_limit: None,
+            entropy_limit: None,
             interfaces: Vec::new(),
             metadata: None,
             balloon: None,

@@ -22,7 +22,7 @@ pub const QUESTION: Question = Question {
     answer,
 };
 
-const ABOUT: &str = "A Linux guest that runs (1 vCPU, 384 MiB). From before `tine exec` is started \
+const ABOUT: &str = "A Linux guest that runs (1 vCPU, 192 MiB). From before `tine exec` is started \
     until it has been waited for, and from before a request on a kept connection of the machine's \
     socket is sent until its answer is read; against starting the same static program, and waiting \
     for its end, in a small program inside the guest, by the guest's clock. The tiny program ends \

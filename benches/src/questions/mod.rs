@@ -3,12 +3,14 @@
 mod cold_start;
 mod exec;
 mod files;
+mod fork;
 mod jail;
 mod linux;
 mod memory;
 mod restore;
 mod restore_linux;
 mod snapshot;
+mod socket;
 
 use std::path::Path;
 
@@ -34,15 +36,17 @@ pub struct Question {
     pub answer: fn(&Bench) -> anyhow::Result<Answer>,
 }
 
-const QUESTIONS: [Question; 8] = [
+const QUESTIONS: [Question; 10] = [
     cold_start::QUESTION,
     memory::QUESTION,
     exec::QUESTION,
     files::QUESTION,
     restore::QUESTION,
+    fork::QUESTION,
     restore_linux::QUESTION,
     snapshot::QUESTION,
     jail::QUESTION,
+    socket::QUESTION,
 ];
 
 /// Stands for every question but those that have to be asked by name.

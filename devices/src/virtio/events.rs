@@ -1,9 +1,11 @@
 //! The one place where devices meet the event loop.
 
-use std::os::fd::AsRawFd;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
+use rustix::event::epoll;
 use vmm_sys_util::eventfd::EventFd;
 
 use super::MAX_QUEUES;
@@ -28,6 +30,17 @@ impl DeviceEvents {
             queue_events,
         }
     }
+}
+
+/// One descriptor that is readable when any of the given ones is. Which one is of no
+/// interest: the device looks at both sides whenever it is called.
+pub(super) fn join<const N: usize>(fds: [BorrowedFd; N]) -> io::Result<OwnedFd> {
+    let joined = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for fd in fds {
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&joined, fd, data, epoll::EventFlags::IN)?;
+    }
+    Ok(joined)
 }
 
 impl MutEventSubscriber for DeviceEvents {

@@ -3,7 +3,8 @@
 //! Bytes come from the host's `getrandom`, piece by piece into guest memory, so that host memory
 //! is bounded by one piece whatever a chain asks for. A request yields [`MAX_REQUEST_LEN`] bytes
 //! at most, and a queue that never runs empty cannot keep the event loop's thread: the device
-//! pauses after [`REQUESTS_PER_EVENT`] and lets others run.
+//! pauses after [`REQUESTS_PER_EVENT`] and lets others run. A limit can be set, too: what goes
+//! beyond it waits in the queue.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,11 +16,13 @@ use tine_snapshot::section::{Section, SectionError, State};
 use virtio_bindings::virtio_ids::VIRTIO_ID_RNG;
 use vm_memory::{Address, Bytes};
 
+use super::events::join;
 use super::mmio::VIRTIO_RING_F_EVENT_IDX;
 use super::{
     ActivateError, Activation, Chain, QueuePlace, VirtQueue, VirtioDevice, start_restored,
 };
 use crate::GuestMemory;
+use crate::rate::{RateLimiter, RateLimiterConfig};
 use crate::state::RestoreError;
 
 /// The most bytes that one request yields. A guest that wants more asks again.
@@ -33,12 +36,11 @@ const PIECE_LEN: usize = 4096;
 
 /// Why an entropy device could not be made.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot make an eventfd for the entropy device: {0}; raise the limit of open files (ulimit -n)"
-)]
+#[error("cannot make the entropy device's events: {0}; raise the limit of open files (ulimit -n)")]
 pub struct RngError(#[source] std::io::Error);
 
-/// There is nothing to keep: what a request gets does not depend on the ones before.
+/// There is nothing to keep: what a request gets does not depend on the ones before. A limit's
+/// buckets are full again: a guest cannot have itself restored.
 #[derive(Serialize, Deserialize)]
 struct RngState {}
 
@@ -52,15 +54,34 @@ pub struct Rng {
     queue: Option<VirtQueue>,
     /// Readable while requests wait that the last event's share did not reach.
     again: OwnedFd,
+    limit: Option<Limit>,
+}
+
+/// A limit, and one descriptor for it and for `again`.
+struct Limit {
+    limiter: RateLimiter,
+    events: OwnedFd,
 }
 
 impl Rng {
     /// An entropy device that reads the host's generator.
     pub fn new() -> Result<Self, RngError> {
+        Self::with_limit(None)
+    }
+
+    /// The same with a limit of bytes and requests.
+    pub fn with_limit(limit: Option<&RateLimiterConfig>) -> Result<Self, RngError> {
         let again = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        let again = again.map_err(|e| RngError(e.into()))?;
+        let limit = limit.map(|config| {
+            let limiter = RateLimiter::new(Some(config))?;
+            let events = join([again.as_fd(), limiter.event()])?;
+            Ok(Limit { limiter, events })
+        });
         Ok(Self {
             queue: None,
-            again: again.map_err(|e| RngError(e.into()))?,
+            limit: limit.transpose().map_err(RngError)?,
+            again,
         })
     }
 
@@ -69,8 +90,10 @@ impl Rng {
             return;
         };
         let mut left = REQUESTS_PER_EVENT;
+        let limiter = self.limit.as_ref().map(|limit| &limit.limiter);
         queue.drain(|queue, chain| {
-            if left == 0 {
+            let limited = limiter.is_some_and(|limiter| left > 0 && !limiter.take(wanted(&chain)));
+            if left == 0 || limited {
                 queue.undo_pop();
                 return false;
             }
@@ -92,6 +115,13 @@ impl Rng {
     fn quiet(&self) {
         let _ = rustix::io::read(&self.again, &mut [0u8; 8]);
     }
+}
+
+/// How many bytes a chain is going to be given.
+fn wanted(chain: &Chain) -> u64 {
+    let lens = chain.clone().writable().map(|part| u64::from(part.len()));
+    lens.fold(0, u64::saturating_add)
+        .min(MAX_REQUEST_LEN as u64)
 }
 
 /// Fills what a chain has to be written to, up to the limit, and returns how much that was. A
@@ -158,17 +188,26 @@ impl VirtioDevice for Rng {
     }
 
     fn backend_event(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.again.as_fd())
+        Some(match &self.limit {
+            Some(limit) => limit.events.as_fd(),
+            None => self.again.as_fd(),
+        })
     }
 
     fn process_backend(&mut self) {
         self.quiet();
+        if let Some(limit) = &self.limit {
+            limit.limiter.take_due();
+        }
         self.serve();
     }
 
     fn reset(&mut self) {
         self.queue = None;
         self.quiet();
+        if let Some(limit) = &self.limit {
+            limit.limiter.quiet();
+        }
     }
 
     fn settle(&mut self) {
@@ -277,6 +316,32 @@ mod tests {
         }
         assert_eq!(served, REQUESTS_PER_EVENT);
         assert_eq!(driver.wait_used(0).len, 8);
+        assert!(!driver.run_backend(0));
+    }
+
+    #[test]
+    fn what_goes_beyond_the_limit_waits() {
+        let bucket = |size, refill_time| {
+            Some(crate::rate::BucketConfig {
+                size,
+                one_time_burst: None,
+                refill_time,
+            })
+        };
+        let limit = RateLimiterConfig {
+            bandwidth: bucket(100, 100),
+            ops: None,
+        };
+        let rng = Rng::with_limit(Some(&limit)).unwrap();
+        let mut driver = FakeDriver::started(rng, 0);
+        assert_eq!(request(&mut driver, &[Buffer::In(60)]).0, 60);
+        driver.submit(0, &[Buffer::In(30), Buffer::In(30)]);
+        let start = std::time::Instant::now();
+        driver.kick(0);
+        assert!(driver.used(0).is_none(), "20 bytes are missing");
+        assert_eq!(driver.wait_used(0).len, 60);
+        assert!(start.elapsed() >= std::time::Duration::from_millis(15));
+        driver.reset();
         assert!(!driver.run_backend(0));
     }
 

@@ -59,9 +59,21 @@ impl Conn {
     /// Waits until the connection has failed, whatever else is waited for. When a monitor resets vsock, the kernel
     /// reports an error and nothing to read, of which a waiting read does not learn.
     pub fn broken(&self) -> impl Future<Output = ()> + 'static {
+        self.told(Interest::ERROR)
+    }
+
+    /// Waits until the connection has failed or the peer has closed it altogether: what a peer that has gone still asks
+    /// for would keep its place. Only for connections whose own half is never shut down alone, as two halves that were
+    /// shut in good order look the same, with bytes still to be read.
+    pub fn gone(&self) -> impl Future<Output = ()> + 'static {
+        // Room is not watched for here, so it is the hang-up that is told as such.
+        self.told(Interest::ERROR | Interest::WRITABLE)
+    }
+
+    fn told(&self, what: Interest) -> impl Future<Output = ()> + 'static {
         let reader = self.reader.clone();
         async move {
-            drop(reader.ready(Interest::ERROR).await);
+            drop(reader.ready(what).await);
         }
     }
 

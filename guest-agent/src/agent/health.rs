@@ -13,12 +13,7 @@ const LOAD_SHIFT: u32 = 16;
 pub fn figures(agent: &Agent) -> Health {
     let system = rustix::system::sysinfo();
     let load = |value| value as f64 / f64::from(1 << LOAD_SHIFT);
-    let unit = u64::from(system.mem_unit);
     let records = agent.store.all();
-    let disk = rustix::fs::statvfs("/").map(|figures| DiskFigures {
-        total_bytes: figures.f_blocks * figures.f_frsize,
-        available_bytes: figures.f_bavail * figures.f_frsize,
-    });
     Health {
         protocol: PROTOCOL_VERSION,
         agent: env!("CARGO_PKG_VERSION").into(),
@@ -28,17 +23,32 @@ pub fn figures(agent: &Agent) -> Health {
             load(system.loads[1]),
             load(system.loads[2]),
         ],
-        memory: MemoryFigures {
-            total_bytes: system.totalram * unit,
-            free_bytes: system.freeram * unit,
-            available_bytes: kib(&read_small("/proc/meminfo"), "MemAvailable:"),
-        },
-        disk: disk.unwrap_or_default(),
+        memory: memory(),
+        disk: disk(),
         processes: system.procs.into(),
         execs_running: records.iter().filter(|exec| exec.is_running()).count(),
         execs_known: records.len(),
         agent_memory_bytes: kib(&read_small("/proc/self/status"), "VmRSS:"),
     }
+}
+
+/// The guest's memory.
+pub fn memory() -> MemoryFigures {
+    let text = read_small("/proc/meminfo");
+    MemoryFigures {
+        total_bytes: kib(&text, "MemTotal:"),
+        free_bytes: kib(&text, "MemFree:"),
+        available_bytes: kib(&text, "MemAvailable:"),
+    }
+}
+
+/// The root file system.
+pub fn disk() -> DiskFigures {
+    let figures = rustix::fs::statvfs("/").map(|figures| DiskFigures {
+        total_bytes: figures.f_blocks * figures.f_frsize,
+        available_bytes: figures.f_bavail * figures.f_frsize,
+    });
+    figures.unwrap_or_default()
 }
 
 /// The bytes of a line `NAME  123 kB`.

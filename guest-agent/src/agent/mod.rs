@@ -8,6 +8,7 @@ mod clock;
 mod config;
 mod conn;
 mod effects;
+mod events;
 mod exec;
 mod fault;
 mod files;
@@ -44,6 +45,7 @@ use tokio::sync::Notify;
 
 use self::cgroup::Cgroups;
 use self::config::Config;
+use self::events::Events;
 use self::exec::store::Store;
 use self::freeze::Freezer;
 use self::reap::Reaper;
@@ -69,6 +71,7 @@ struct Agent {
     /// Variables that commands start with, given by the last refresh.
     env: RefCell<Arc<BTreeMap<String, Octets>>>,
     freezer: Freezer,
+    events: Events,
 }
 
 impl Agent {

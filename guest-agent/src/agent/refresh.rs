@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tine_guest_agent::events::Event;
 use tine_guest_agent::hello::Hello;
 use tine_guest_agent::octets::Octets;
 use tine_guest_agent::refresh::{GENERATION_FILE, NewFile, Refresh};
@@ -55,6 +56,11 @@ pub async fn refresh(agent: &Rc<Agent>, wanted: Refresh) -> Result<Hello, Fault>
     write_generation(effects, wanted.generation)
         .map_err(|error| Fault::io(&error, GENERATION_FILE))?;
     agent.refreshed.notify_waiters();
+    if wanted.generation > known {
+        agent.events.emit(&Event::Restored {
+            generation: wanted.generation,
+        });
+    }
     Ok(agent.hello_now())
 }
 

@@ -10,7 +10,7 @@ use tine_guest_agent::status::{ShutdownRequest, SignalRequest};
 
 use super::fault::Fault;
 use super::http::{self, Reply};
-use super::{Agent, exec, files, freeze, health, ports, processes, refresh, shutdown};
+use super::{Agent, events, exec, files, freeze, health, ports, processes, refresh, shutdown};
 
 /// Answers one request.
 pub async fn answer(agent: Rc<Agent>, request: Request<Incoming>) -> Reply {
@@ -24,6 +24,10 @@ pub async fn answer(agent: Rc<Agent>, request: Request<Incoming>) -> Reply {
         "health" if rest.is_empty() => {
             only(&request, &Method::GET)?;
             http::json(200, &health::figures(&agent))
+        }
+        "events" if rest.is_empty() => {
+            only(&request, &Method::GET)?;
+            events::listen(&agent)
         }
         "refresh" if rest.is_empty() => {
             only(&request, &Method::POST)?;

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, Semaphore};
 use super::cgroup::Cgroups;
 use super::config::{Config, Endpoint};
 use super::conn::Conn;
+use super::events::Events;
 use super::exec::run::open_null;
 use super::exec::store::Store;
 use super::freeze::Freezer;
@@ -67,6 +68,7 @@ pub fn run(config: Config, started_ns: u64) -> io::Result<()> {
         refreshed: Notify::new(),
         env: RefCell::default(),
         freezer: Freezer::default(),
+        events: Events::default(),
         config,
     });
     let local = tokio::task::LocalSet::new();
@@ -122,8 +124,8 @@ async fn accept(agent: Rc<Agent>, listener: Watched) {
                 if let Ok(conn) = Conn::new(socket) {
                     let agent = agent.clone();
                     tokio::task::spawn_local(async move {
-                        let broken = conn.broken();
-                        race(http::serve(agent, conn), broken).await;
+                        let gone = conn.gone();
+                        race(http::serve(agent, conn), gone).await;
                         drop(place);
                     });
                 }

@@ -127,6 +127,13 @@ async fn read(mut body: Incoming, most: usize) -> Result<Bytes, Fault> {
     })
 }
 
+/// The next piece of an answer of the agent's; `None` at its end.
+pub async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, String> {
+    next(body)
+        .await
+        .map_err(|_| "the agent's answer broke off".to_owned())
+}
+
 /// Reads and forgets, up to a point.
 async fn drain(mut body: Incoming) {
     let mut len = 0;

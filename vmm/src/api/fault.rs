@@ -62,6 +62,11 @@ impl Fault {
         Self::new(400, "bad_request", message)
     }
 
+    /// What it says in words.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The body is longer than it may be.
     pub fn too_large(most: usize) -> Self {
         let message = format!("the request's body is longer than {most} bytes");

@@ -37,7 +37,7 @@ pub fn watch<T: AsRawFd>(socket: T, interest: Interest) -> io::Result<AsyncFd<T>
 
 /// One connection, which must not block.
 pub struct Io {
-    reader: AsyncFd<UnixStream>,
+    reader: Arc<AsyncFd<UnixStream>>,
     writer: OnceLock<AsyncFd<UnixStream>>,
     /// Told of what a client sends.
     slot: Option<Arc<Slot>>,
@@ -56,7 +56,7 @@ impl Io {
 
     fn new(stream: UnixStream, slot: Option<Arc<Slot>>) -> io::Result<Self> {
         Ok(Self {
-            reader: watch(stream, Interest::READABLE)?,
+            reader: Arc::new(watch(stream, Interest::READABLE)?),
             writer: OnceLock::new(),
             slot,
         })
@@ -83,6 +83,11 @@ impl Io {
         self.reader.get_ref().shutdown(Shutdown::Write)
     }
 
+    /// Tells when the other end is closed altogether, even while nothing is read or written.
+    pub fn gone(&self) -> Gone {
+        Gone(self.reader.clone())
+    }
+
     /// Whether the other end is closed altogether. Waits until something can be told of it.
     pub async fn is_gone(&self) -> bool {
         let Ok(writer) = self.writer() else {
@@ -99,6 +104,11 @@ impl Io {
             let mut guard = ready!(self.reader.poll_read_ready(cx))?;
             match recv(self.reader.get_ref(), &mut *bytes, RecvFlags::empty()) {
                 Ok((count, _)) => {
+                    // An answer of the agent that is all there: to ask for more would only delay it. (Of what
+                    // clients send, descriptors that they pass along can end a read early.)
+                    if self.slot.is_none() && count > 0 && count < bytes.len() {
+                        guard.clear_ready();
+                    }
                     let begins = |slot: &Arc<Slot>| count > 0 && slot.received();
                     if self.slot.as_ref().is_some_and(begins) {
                         keep_alive(&mut bytes[..count]);
@@ -139,6 +149,19 @@ impl Io {
                 result => return Poll::Ready(result),
             }
         }
+    }
+}
+
+/// Waits for the end of a client's connection.
+#[derive(Clone)]
+pub struct Gone(Arc<AsyncFd<UnixStream>>);
+
+impl Gone {
+    /// Returns when the client has closed it. One that has shut down its writing half alone still
+    /// wants its answer.
+    pub async fn wait(&self) {
+        // Room is not watched for here, so it is the hang-up that is told as such.
+        drop(self.0.ready(Interest::WRITABLE).await);
     }
 }
 

@@ -53,6 +53,7 @@ pub async fn create(call: Call) -> Reply {
     let request = SnapshotRequest {
         target: Place::Pair { state, memory },
         stop: false,
+        disks_alone: false,
     };
     call.app.handle.snapshot(request).await?;
     done()

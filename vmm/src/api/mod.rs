@@ -11,6 +11,7 @@
 mod body;
 mod connections;
 mod fault;
+mod guest_events;
 mod io;
 mod known;
 mod known_devices;
@@ -32,6 +33,7 @@ use tokio::sync::oneshot;
 pub use crate::listen::{ListenError, Socket};
 pub use proxy::Dial;
 pub use routes::{Owner, Route, table};
+pub use v1::saved as saved_config;
 
 use crate::control::Handle;
 

@@ -26,6 +26,7 @@ use tokio::task::{LocalSet, spawn_local};
 use super::body::Body;
 use super::connections::{Connections, Slot};
 use super::fault::{Fault, Shape};
+use super::guest_events::{self, Followers};
 use super::io::{Io, watch};
 use super::proxy::{Dial, Proxy};
 use super::{MAX_HEAD, MAX_HEADERS, routes, warnings};
@@ -47,6 +48,8 @@ pub struct App {
     pub handle: Handle,
     /// The way to the agent.
     pub proxy: Proxy,
+    /// Who follows the events.
+    pub followers: Rc<Followers>,
     /// Most bytes of a JSON body.
     pub max_body: usize,
 }
@@ -63,6 +66,7 @@ pub fn run(
     let connections = Connections::new(handle.clone());
     let app = Rc::new(App {
         proxy: Proxy::new(handle.clone(), dial),
+        followers: Rc::default(),
         handle,
         max_body,
     });
@@ -72,6 +76,7 @@ pub fn run(
             Err(err) => return logger::log(Level::Error, format_args!("cannot serve: {err}")),
         };
         spawn_local(warnings::watch(app.handle.clone()));
+        spawn_local(guest_events::relay(app.clone()));
         race(accept(listener, app, connections.clone()), stopped).await;
         let answered = async {
             while connections.any_busy() {
@@ -121,8 +126,9 @@ async fn serve(app: Rc<App>, stream: UnixStream, slot: Arc<Slot>) {
     };
     let counters = app.handle.clone();
     let service = {
-        let slot = slot.clone();
-        service_fn(move |request: Request<Incoming>| {
+        let (slot, gone) = (slot.clone(), io.gone());
+        service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(gone.clone());
             let upgrade = request.headers().contains_key(UPGRADE);
             let (app, busy) = (app.clone(), slot.begin(upgrade));
             async move {

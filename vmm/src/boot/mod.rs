@@ -6,7 +6,7 @@ mod params;
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use linux_loader::loader::bootparam::setup_header;
@@ -243,7 +243,10 @@ fn open(what: &'static str, path: &Path) -> Result<(File, u64), BootError> {
         path: path.into(),
         source,
     };
-    let file = File::open(path).map_err(unreadable)?;
+    // A FIFO would wait for a writer.
+    let mut options = File::options();
+    let options = options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path).map_err(unreadable)?;
     let meta = file.metadata().map_err(unreadable)?;
     let kind = meta.file_type();
     let kind = match () {

@@ -128,6 +128,25 @@ fn a_bzimage_without_64_bit_entry_is_refused() {
 }
 
 #[test]
+fn a_fifo_is_no_kernel_and_nobody_waits_for_its_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
+    let source = BootSource {
+        kernel: &path,
+        initrd: None,
+        cmdline: "",
+        rsdp: 0,
+        memory: MEMORY,
+    };
+    let message = reason(load(&memory(), &source));
+    assert!(
+        message.contains("a pipe or socket, not a file"),
+        "{message}"
+    );
+}
+
+#[test]
 fn a_directory_is_no_kernel() {
     let source = BootSource {
         kernel: Path::new("/"),

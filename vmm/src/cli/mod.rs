@@ -33,6 +33,7 @@ mod run;
 mod rundir;
 mod session;
 mod snapshot;
+mod stop;
 mod terminal;
 mod timing;
 
@@ -67,6 +68,8 @@ enum Command {
     Restore(Box<restore::Args>),
     Pause(pause::Pause),
     Resume(pause::Resume),
+    Stop(stop::Stop),
+    Start(stop::Start),
     Rm(rm::Args),
     Completion(completion::Args),
 }
@@ -109,6 +112,8 @@ pub fn main() -> ExitCode {
         Command::Restore(args) => restore::restore(*args),
         Command::Pause(args) => in_runtime(pause::pause(args)),
         Command::Resume(args) => in_runtime(pause::resume(args)),
+        Command::Stop(args) => in_runtime(stop::stop(args)),
+        Command::Start(args) => in_runtime(stop::start(args)),
         Command::Rm(args) => in_runtime(rm::rm(args)),
         Command::Completion(args) => completion::completion(&args),
     };

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tine::config::ConsoleConfig;
+use tine_devices::virtio::block::layers::Format;
 
 /// A size with its unit: `256M`, `2G`; a bare number is MiB. In bytes.
 pub fn size(text: &str) -> Result<u64, String> {
@@ -34,20 +35,28 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 pub struct Drive {
     pub path: PathBuf,
     pub read_only: bool,
+    pub format: Format,
 }
 
-/// `PATH` or `PATH,ro`.
+/// `PATH`, with `,ro` and `,qcow2` behind it. The format is never guessed: whoever can write to a
+/// raw image could make it look like another one.
 pub fn drive(text: &str) -> Result<Drive, String> {
-    let (path, read_only) = match text.rsplit_once(',') {
-        Some((path, "ro")) => (path, true),
-        Some((path, "rw")) => (path, false),
-        _ => (text, false),
-    };
+    let (mut path, mut read_only, mut format) = (text, false, Format::Raw);
+    loop {
+        match path.rsplit_once(',') {
+            Some((rest, "ro")) => (path, read_only) = (rest, true),
+            Some((rest, "rw")) => (path, read_only) = (rest, false),
+            Some((rest, "raw")) => (path, format) = (rest, Format::Raw),
+            Some((rest, "qcow2")) => (path, format) = (rest, Format::Qcow2),
+            _ => break,
+        }
+    }
     match path {
         "" => Err("give the path of an image".to_owned()),
         path => Ok(Drive {
             path: path.into(),
             read_only,
+            format,
         }),
     }
 }
@@ -126,16 +135,20 @@ mod tests {
             drive("a,b.ext4,ro"),
             Ok(Drive {
                 path: "a,b.ext4".into(),
-                read_only: true
+                read_only: true,
+                format: Format::Raw,
             })
         );
         assert_eq!(
             drive("a,b.ext4"),
             Ok(Drive {
                 path: "a,b.ext4".into(),
-                read_only: false
+                read_only: false,
+                format: Format::Raw,
             })
         );
+        let both = drive("a.qcow2,qcow2,ro").unwrap();
+        assert!(both.read_only && both.format == Format::Qcow2);
         assert!(drive(",ro").is_err());
     }
 

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use tine::client::{Error, Machine, Record};
+use tine::config::MachineConfig;
 
 use super::exec::Place;
 use super::failure::Failure;
+use super::run::config::remote;
 use super::rundir::{self, CONSOLE, LOG, SOCKET};
 use super::session::Signals;
 use super::{exit, output};
@@ -32,6 +34,8 @@ pub struct Process {
     /// Its directory.
     pub dir: PathBuf,
     child: Option<Child>,
+    /// The directory was there before, and stays when the start fails.
+    again: bool,
 }
 
 impl Process {
@@ -43,7 +47,18 @@ impl Process {
             id,
             dir,
             child: None,
+            again: false,
         })
+    }
+
+    /// A process for a machine whose directory is there.
+    pub fn again(id: &str, dir: PathBuf) -> Self {
+        Self {
+            id: id.to_owned(),
+            dir,
+            child: None,
+            again: true,
+        }
     }
 
     /// Starts the process and does `work` with its machine. If anything fails, or this process is
@@ -91,6 +106,14 @@ impl Process {
     ) -> Result<(), Failure> {
         let done = machine.put(path, body).await;
         done.map_err(|err| self.failure(&err.to_string()))
+    }
+
+    /// Has the process make and boot a machine.
+    pub async fn boot(&self, machine: &Machine, config: &MachineConfig) -> Result<(), Failure> {
+        let config = remote(config).map_err(|err| self.failure(&err.to_string()))?;
+        self.put(machine, "/v1/config", &config).await?;
+        let action = serde_json::json!({ "action_type": "InstanceStart" });
+        self.put(machine, "/actions", &action).await
     }
 
     /// Waits until the machine is running.
@@ -204,7 +227,9 @@ impl Process {
             let _ = process.kill();
             let _ = process.wait();
         }
-        let _ = fs::remove_dir_all(&self.dir);
+        if !self.again {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
     }
 }
 

@@ -1,19 +1,24 @@
 //! `tine restore`: a machine out of a snapshot, for one command, or one that stays.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
 use tine::agent;
-use tine::config::ConsoleConfig;
+use tine::client::Machine as Client;
+use tine::config::{ConsoleConfig, MachineConfig};
+use tine::image::Image;
 use tine::machine::Machine;
-use tine::snapshot::Loaded;
+use tine::snapshot::{Loaded, open_disks};
+use tine_snapshot::Snapshot;
+use tine_snapshot::manifest::Kind;
 
 use super::copies::{self, Options, Origin};
 use super::exec::Place;
 use super::failure::Failure;
 use super::foreground::{self, Job, Ready, RunError};
 use super::process::Process;
+use super::run::config::keep_console;
 use super::rundir::{self, CONSOLE};
 use super::session::Signals;
 use super::timing::Timing;
@@ -87,22 +92,21 @@ pub fn restore(args: Args) -> Result<u8, Failure> {
 
 fn in_foreground(args: Args) -> Result<u8, RunError> {
     let mut timing = Timing::start(args.timing);
+    if is_disks_alone(&args.dir) {
+        return boot_in_foreground(args, timing);
+    }
     let loaded = Loaded::open(&args.dir)?;
     let mut config = loaded.description.config();
     config.console = args.console.clone().unwrap_or_default();
-    let own = loaded.place_drives(&mut config, &std::env::temp_dir())?;
+    let own = loaded
+        .disks
+        .place(&loaded.description, &mut config, &std::env::temp_dir())?;
     timing.phase("snapshot read");
+    let hostname = args.hostname.clone();
+    let job = job(args, &config);
     let ready = match loaded.description.agent {
         false => Ready::Hello(None),
-        true => refreshed(&loaded, args.hostname)?,
-    };
-    let job = Job {
-        writable: config.drives.iter().any(|drive| !drive.read_only),
-        show_console: config.console == ConsoleConfig::None,
-        command: args.command,
-        place: args.place,
-        interactive: args.interactive,
-        timeout: args.timeout,
+        true => refreshed(&loaded, hostname)?,
     };
     let make = |on_end| {
         let (memory, sections) = (loaded.memory, loaded.sections);
@@ -136,30 +140,99 @@ async fn detached(args: Args) -> Result<u8, Failure> {
             let serial = json!({ "serial_out_path": console });
             process.put(machine, "/serial", &serial).await?;
         }
+        if is_disks_alone(&snapshot) {
+            let booting = booting(&snapshot, None, &process.dir);
+            let (mut config, _) = booting.map_err(|err| process.failure(&err.to_string()))?;
+            if let Some(console) = &console {
+                let file = console.as_path();
+                keep_console(&mut config, false, file);
+            }
+            process.boot(machine, &config).await?;
+            timing.phase("first guest instruction");
+            return ready(process, machine, &args, &mut timing).await;
+        }
         let mut request = json!({ "snapshot": snapshot });
         if let Some(name) = &args.hostname {
             request["hostname"] = json!(name);
         }
         process.put(machine, "/v1/restore", &request).await?;
         timing.phase("vCPU running");
-        if args.no_wait {
-            return Ok(());
-        }
-        process.wait_until_running(machine, args.timeout).await?;
-        timing.phase("guest to agent");
-        let command = &args.command;
-        process.run_command(machine, &args.place, command).await
+        ready(process, machine, &args, &mut timing).await
     };
     process.bring_up(signals, bring_up).await?;
     output::print(&run::words(&process, args.json, !args.command.is_empty()))?;
     Ok(0)
 }
 
+/// Waits until the machine is running, and starts its command.
+async fn ready(
+    process: &Process,
+    machine: &Client,
+    args: &Args,
+    timing: &mut Timing,
+) -> Result<(), Failure> {
+    if args.no_wait {
+        return Ok(());
+    }
+    process.wait_until_running(machine, args.timeout).await?;
+    timing.phase("guest to agent");
+    let command = &args.command;
+    process.run_command(machine, &args.place, command).await
+}
+
+/// Whether the machine has to boot. What is wrong with a snapshot is found out by who opens it.
+fn is_disks_alone(dir: &Path) -> bool {
+    Snapshot::open(dir).is_ok_and(|snapshot| snapshot.manifest().kind == Kind::Disk)
+}
+
+/// The machine of a snapshot of the disks, to be booted from the built image; layers of its own are
+/// in `own`.
+fn booting(
+    dir: &Path,
+    console: Option<ConsoleConfig>,
+    own: &Path,
+) -> Result<(MachineConfig, Vec<PathBuf>), RunError> {
+    let (description, disks) = open_disks(dir)?;
+    let image = Image::built()?;
+    let mut config = description.config();
+    config.kernel = image.kernel;
+    config.initrd = Some(image.initramfs);
+    config.console = console.unwrap_or_default();
+    let made = disks.place(&description, &mut config, own)?;
+    Ok((config, made))
+}
+
+fn boot_in_foreground(args: Args, mut timing: Timing) -> Result<u8, RunError> {
+    let own = std::env::temp_dir();
+    let (config, made) = booting(&args.dir, args.console.clone(), &own)?;
+    timing.phase("snapshot read");
+    let job = job(args, &config);
+    let make = |on_end| {
+        let machine = Machine::assemble(&config, on_end);
+        // They live for as long as they are open.
+        made.iter()
+            .for_each(|path| drop(std::fs::remove_file(path)));
+        Ok(machine?)
+    };
+    foreground::run(make, Ready::Hello(None), job, &mut timing)
+}
+
+fn job(args: Args, config: &MachineConfig) -> Job {
+    Job {
+        writable: config.drives.iter().any(|drive| !drive.read_only),
+        show_console: config.console == ConsoleConfig::None,
+        command: args.command,
+        place: args.place,
+        interactive: args.interactive,
+        timeout: args.timeout,
+    }
+}
+
 /// Makes as many as are asked for.
 async fn many(args: Args) -> Result<u8, Failure> {
     let snapshot = std::path::absolute(&args.dir)
         .map_err(|err| Failure::new(format!("{}: {err}", args.dir.display())))?;
-    let opened = tine_snapshot::Snapshot::open(&snapshot);
+    let opened = Snapshot::open(&snapshot);
     let opened = opened.map_err(|err| Failure::new(err.to_string()))?;
     let origin = Origin {
         request: json!({ "snapshot": snapshot }),

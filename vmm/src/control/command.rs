@@ -3,6 +3,7 @@
 use tine_guest_agent::hello::Hello;
 use tokio::sync::oneshot;
 
+use super::disk_snapshot::Frozen;
 use super::fork::{ForkReply, ForkRequest, HandingOut};
 use super::handle::Permit;
 use super::restore::RestoreRequest;
@@ -97,6 +98,8 @@ pub(super) enum Command {
     Fork(ForkRequest, Permit, ForkReply),
     /// It can be taken.
     HandingOut(HandingOut),
+    /// The guest's file systems hold still for a snapshot of the disks, or do not.
+    Frozen(Box<Frozen>),
     /// A snapshot is there, or could not be written.
     Snapshotted {
         /// It is there.

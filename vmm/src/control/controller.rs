@@ -191,6 +191,14 @@ impl Controller {
                 drop(permit);
                 answer(reply, result)
             }
+            Command::Snapshot(request, permit, reply) if request.disks_alone => {
+                self.snapshot_disks(request, permit, reply);
+                None
+            }
+            Command::Frozen(frozen) => {
+                self.frozen(*frozen);
+                None
+            }
             Command::Snapshot(request, permit, reply) => {
                 self.snapshot(request, reply);
                 // It is being written; the machine can be paused and resumed meanwhile.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::Serialize;
+use tine_guest_agent::events::ExecEnd;
 use tokio::sync::broadcast;
 
 use super::state::State;
@@ -26,6 +27,19 @@ pub enum Event {
         /// Why.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
+    },
+    /// A command in the guest has ended.
+    Exec {
+        /// When it was heard of.
+        at: String,
+        /// The caller's name for it.
+        request_id: String,
+        /// How it ended.
+        state: tine_guest_agent::exec::State,
+        /// Its exit code.
+        exit_code: Option<i32>,
+        /// The signal that ended it.
+        signal: Option<i32>,
     },
     /// Something is running out.
     Warning {
@@ -69,6 +83,17 @@ impl Event {
     pub fn state(state: State, reason: Option<String>) -> Self {
         let at = now();
         Event::State { at, state, reason }
+    }
+
+    /// A command has ended, now.
+    pub fn exec(end: ExecEnd) -> Self {
+        Event::Exec {
+            at: now(),
+            request_id: end.request_id,
+            state: end.state,
+            exit_code: end.exit_code,
+            signal: end.signal,
+        }
     }
 
     /// Something is running out, now.

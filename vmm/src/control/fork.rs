@@ -4,8 +4,9 @@
 
 use std::fs;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -23,9 +24,11 @@ use super::controller::Controller;
 use super::snapshot::Writing;
 use crate::listen::Socket;
 use crate::logger::{self, Level};
-use crate::snapshot::{HandOver, Place, Save};
+use crate::snapshot::{HandOver, Place, Save, SaveDisks};
 use crate::threads::Starter;
 
+/// How long those who have taken a copy may take to give its disks' files names.
+const NAMING: Duration = Duration::from_secs(10);
 /// In messages.
 const ACTION: &str = "fork the machine";
 
@@ -57,7 +60,7 @@ pub(super) type ForkReply = oneshot::Sender<Result<Forked, Refusal>>;
 /// A socket where a captured machine is handed out; dropped, it is closed.
 pub(super) struct HandingOut {
     listener: UnixListener,
-    thread: JoinHandle<()>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl HandingOut {
@@ -67,27 +70,66 @@ impl HandingOut {
         let until = Instant::now() + request.patience;
         let (served, count) = (listener.try_clone()?, request.count);
         let serve = move || {
-            if let Err(err) = hand_out(&served, &what.hand_over, count, until) {
+            let mut takers = Takers::default();
+            if let Err(err) = hand_out(&served, &what.hand_over, count, until, &mut takers) {
                 logger::log(Level::Warning, format_args!("handing a fork out: {err}"));
             }
+            takers.wait();
             drop((socket, what));
         };
         // By one that may do so: see the roles' rules.
         let thread = Starter::default().spawn("fork", Role::Fork, serve)?;
-        Ok(Self { listener, thread })
+        Ok(Self {
+            listener,
+            thread: Some(thread),
+        })
     }
 
     /// Somebody may still come.
     pub fn goes_on(&self) -> bool {
-        !self.thread.is_finished()
+        let thread = self.thread.as_ref();
+        thread.is_some_and(|thread| !thread.is_finished())
     }
 }
 
 impl Drop for HandingOut {
     fn drop(&mut self) {
-        // Its thread takes nobody in any more, and removes the socket.
+        // Its thread takes nobody in any more, and removes the socket and the directory.
         let _ = shutdown(&self.listener, Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported by then.
+            let _ = thread.join();
+        }
     }
+}
+
+/// Those who have taken a copy and not closed the connection yet: they may still be giving the disks'
+/// files names of their own.
+#[derive(Default)]
+struct Takers(Vec<UnixStream>);
+
+impl Takers {
+    fn add(&mut self, stream: UnixStream) {
+        self.0.retain(|taker| !has_closed(taker, Duration::ZERO));
+        self.0.push(stream);
+    }
+
+    fn wait(self) {
+        let until = Instant::now() + NAMING;
+        for taker in self.0 {
+            has_closed(&taker, until.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
+/// Whether the other end closes a connection, on which it has nothing to say, within a time.
+fn has_closed(stream: &UnixStream, limit: Duration) -> bool {
+    let limit = Timespec {
+        tv_sec: limit.as_secs() as i64,
+        tv_nsec: i64::from(limit.subsec_nanos()),
+    };
+    let mut polled = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
+    poll(&mut polled, Some(&limit)).is_ok_and(|count| count > 0)
 }
 
 /// Takes connections until all copies are taken, time is up, or the socket is shut down.
@@ -96,6 +138,7 @@ fn hand_out(
     what: &HandOver,
     count: u32,
     until: Instant,
+    takers: &mut Takers,
 ) -> io::Result<()> {
     let mut left = count;
     while left > 0 {
@@ -121,7 +164,10 @@ fn hand_out(
             Err(err) => return Err(err),
         };
         match what.send(&stream) {
-            Ok(()) => left -= 1,
+            Ok(()) => {
+                left -= 1;
+                takers.add(stream);
+            }
             // That one has nothing; the next one may.
             Err(err) => logger::log(Level::Warning, format_args!("handing a fork out: {err}")),
         }
@@ -236,7 +282,13 @@ fn ready(save: &Save, dir: &Path) -> Result<Ready, Refusal> {
     if !save.capture.disks.is_empty() {
         let id = crate::client::new_request_id();
         let dir = dir.join(format!(".fork-{}", &id[..8]));
-        let written = save.write_disks(&dir);
+        let written = SaveDisks {
+            disks: save.capture.disks.clone(),
+            description: save.description.clone(),
+            at: save.at,
+            generation: save.generation,
+        }
+        .write(&dir, |_| ControlFlow::Continue(()));
         snapshot = Some(written.map_err(|err| Refusal::failed(ACTION, err))?);
         disks = Some(Disks(dir));
     }

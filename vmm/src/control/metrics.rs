@@ -27,6 +27,11 @@ pub struct Counters {
     pub connections: AtomicU64,
     /// Connections closed because others needed the room, or because they stalled.
     pub closed: AtomicU64,
+    /// Microseconds from the start of the process until its socket answered; 0 when nobody said
+    /// when it was started.
+    pub startup_us: AtomicU64,
+    /// Processor time of that in microseconds, likewise.
+    pub startup_cpu_us: AtomicU64,
 }
 
 /// One figure.
@@ -85,6 +90,22 @@ pub fn samples(handle: &Handle) -> Vec<Sample> {
     add("api_connections", "Open connections", false, None, open);
     let help = "Connections closed for want of room or progress";
     add("api_connections_closed_total", help, true, None, closed);
+    for (name, help, us) in [
+        (
+            "startup_seconds",
+            "How long the start took",
+            &counters.startup_us,
+        ),
+        (
+            "startup_cpu_seconds",
+            "Processor time of the start",
+            &counters.startup_cpu_us,
+        ),
+    ] {
+        if us.load(Relaxed) > 0 {
+            add(name, help, false, None, value(us) / 1e6);
+        }
+    }
     let Some(access) = &status.access else {
         return all;
     };
@@ -105,6 +126,9 @@ pub fn samples(handle: &Handle) -> Vec<Sample> {
             add(name, help, true, label, value(counter));
         }
     }
+    let dropped = access.console.dropped() as f64;
+    let help = "Console bytes beyond its limit";
+    add("console_dropped_bytes_total", help, true, None, dropped);
     let stats = access.vsock.stats();
     for (name, help, counter) in [
         (

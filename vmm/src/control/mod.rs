@@ -11,6 +11,7 @@ mod command;
 mod configure;
 mod controller;
 mod deletion;
+mod disk_snapshot;
 mod end;
 mod events;
 mod fork;

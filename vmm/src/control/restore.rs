@@ -93,7 +93,8 @@ impl Controller {
         let run_dir = self.shared.identity.run_dir.clone();
         let own = run_dir.clone().unwrap_or_else(std::env::temp_dir);
         let made = loaded
-            .place_drives(&mut config, &own)
+            .disks
+            .place(&loaded.description, &mut config, &own)
             .map_err(|err| Refusal::failed("restore the snapshot", err))?;
         self.shared.go(State::Starting, None);
         let result = self.make(&loaded, &config, request);
@@ -133,6 +134,7 @@ impl Controller {
             (ConsoleConfig::None, Place::Pair { .. }) => ConsoleConfig::Stdout,
             (console, _) => console,
         };
+        config.console_limit = self.settings.console_limit();
         // From a pair of files, clients of the known API expect the socket where it was.
         let told = match &request.snapshot {
             Place::Pair { .. } => loaded.description.vsock_path.clone(),
@@ -175,9 +177,6 @@ impl Controller {
         )
         .map_err(Box::new)?;
         self.introduce(&machine)?;
-        if let Place::Pair { .. } = request.snapshot {
-            machine.leave_drives();
-        }
         self.generation = loaded.generation.saturating_add(1);
         if loaded.description.agent {
             let refresh = agent::new_identity(self.generation)

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use tine_jailer::seccomp::Role;
-use tine_snapshot::Progress;
+use tine_snapshot::{Manifest, Progress, WriteError};
 use tokio::sync::oneshot;
 
 use super::command::{Command, Refusal};
@@ -30,6 +30,8 @@ pub struct SnapshotRequest {
     pub target: Place,
     /// The machine ends when the snapshot is whole.
     pub stop: bool,
+    /// Neither memory nor devices: what comes out of it boots.
+    pub disks_alone: bool,
 }
 
 /// A snapshot that is whole and durable.
@@ -55,15 +57,21 @@ pub(super) struct Writing {
     thread: JoinHandle<()>,
     /// Nobody wants the snapshot any more.
     cancelled: Arc<AtomicBool>,
+    /// It has told so. What is left of it is the answer: whoever has that may ask for the next.
+    written: bool,
 }
 
 impl Writing {
     pub(super) fn new(thread: JoinHandle<()>, cancelled: Arc<AtomicBool>) -> Self {
-        Self { thread, cancelled }
+        Self {
+            thread,
+            cancelled,
+            written: false,
+        }
     }
 
-    fn goes_on(&self) -> bool {
-        !self.thread.is_finished()
+    pub(super) fn goes_on(&self) -> bool {
+        !self.written && !self.thread.is_finished()
     }
 
     /// Waits until the snapshot is whole, or removed.
@@ -100,47 +108,61 @@ impl Controller {
             save.description.vsock_path = vsock.and_then(|vsock| vsock.uds_path.clone());
             save.description.name_files(&save.capture.disks);
         }
-        let (shared, stop) = (self.shared.clone(), request.stop);
+        let job = Job {
+            request,
+            reply,
+            start,
+            pause,
+        };
+        self.write_out(job, move |target, report| {
+            let manifest = save.write(target, report)?;
+            // Lets go of the frozen images before anybody is told that they are free.
+            drop(save);
+            Ok(manifest)
+        });
+        Ok(())
+    }
+
+    /// Has a thread write a snapshot, and tell of it.
+    pub(super) fn write_out(
+        &mut self,
+        job: Job,
+        write: impl FnOnce(&Place, Report) -> Result<Manifest, WriteError> + Send + 'static,
+    ) {
+        let (shared, stop) = (self.shared.clone(), job.request.stop);
         let cancelled = Arc::new(AtomicBool::new(false));
         let told = cancelled.clone();
-        let write = move || {
-            let result = write(&save, &request, &shared, told);
-            let result = result.map(|(id, memory_bytes)| Taken {
-                id,
-                path: request.target.path().to_owned(),
-                pause,
-                took: start.elapsed(),
-                memory_bytes,
+        let work = move || {
+            let target = job.request.target;
+            let written = write(&target, report(&target, &shared, told));
+            let result = written.map(|manifest| Taken {
+                id: manifest.id.to_string(),
+                path: target.path().to_owned(),
+                pause: job.pause,
+                took: job.start.elapsed(),
+                memory_bytes: stored(&manifest),
             });
+            let result = result.map_err(|err| Refusal::failed("write the snapshot", err));
             let event = match &result {
-                Ok(taken) => Event::snapshot(request.target.path(), "done", Some(&taken.id), None),
-                Err(err) => {
-                    let reason = Some(err.to_string());
-                    Event::snapshot(request.target.path(), "failed", None, reason)
-                }
+                Ok(taken) => Event::snapshot(target.path(), "done", Some(&taken.id), None),
+                Err(err) => Event::snapshot(target.path(), "failed", None, Some(err.to_string())),
             };
             shared.events.publish(&event);
             let whole = result.is_ok();
             if let Err(err) = &result {
                 logger::log(Level::Error, err);
             }
-            // Lets go of the frozen images before anybody is told that they are free.
-            drop(save);
             shared.tell(Command::Snapshotted { whole, stop });
-            let _ = reply.send(result);
+            let _ = job.reply.send(result);
         };
-        match self.starter.spawn("snapshot", Role::Writer, write) {
-            Ok(thread) => {
-                self.writing = Some(Writing::new(thread, cancelled));
-                Ok(())
-            }
+        match self.starter.spawn("snapshot", Role::Writer, work) {
+            Ok(thread) => self.writing = Some(Writing::new(thread, cancelled)),
             // The reply went with the closure: whoever waits is told that the request is gone.
             Err(err) => {
                 logger::log(Level::Error, Refusal::failed("start a thread", err));
                 if stop {
                     let _ = self.resume();
                 }
-                Ok(())
             }
         }
     }
@@ -204,6 +226,7 @@ impl Controller {
         };
         self.record(event, None);
         let capture = captured.map_err(|err| failed(&err))?;
+        self.note_drives();
         let save = Save {
             capture,
             description,
@@ -215,6 +238,9 @@ impl Controller {
 
     /// A snapshot has been written, or could not be; with `stop` the machine was to end with it.
     pub(super) fn snapshotted(&mut self, whole: bool, stop: bool) -> Option<Outcome> {
+        if let Some(writing) = &mut self.writing {
+            writing.written = true;
+        }
         self.reunite_disks();
         match (stop, whole) {
             (true, true) => Some(self.over(State::Ended, "a snapshot was taken of it")),
@@ -235,19 +261,40 @@ impl Controller {
             // The drive goes on in its overlay: nothing is lost, but it is in two files.
             logger::log(Level::Error, err);
         }
+        self.note_drives();
+    }
+
+    /// Notes which files the drives are in now: snapshots change that.
+    pub(super) fn note_drives(&mut self) {
+        let files = match &self.machine {
+            Some(machine) if !self.settings.drives.is_empty() => machine.drive_files(),
+            _ => return,
+        };
+        match files {
+            Ok(files) => self.settings.note_drives(files),
+            Err(err) => logger::log(Level::Error, err),
+        }
+        self.publish_settings();
     }
 }
 
-fn write(
-    save: &Save,
-    request: &SnapshotRequest,
-    shared: &Arc<Shared>,
-    cancelled: Arc<AtomicBool>,
-) -> Result<(String, u64), Refusal> {
-    let target = request.target.path().to_owned();
-    let told = shared.clone();
+/// A snapshot to be written, and who waits for it.
+pub(super) struct Job {
+    pub request: SnapshotRequest,
+    pub reply: SnapshotReply,
+    /// When it was asked for.
+    pub start: Instant,
+    /// How long the guest stood still.
+    pub pause: Duration,
+}
+
+/// What is told how far a snapshot is.
+pub(super) type Report = Box<dyn FnMut(Progress) -> ControlFlow<()> + Send>;
+
+fn report(target: &Place, shared: &Arc<Shared>, cancelled: Arc<AtomicBool>) -> Report {
+    let (target, told) = (target.path().to_owned(), shared.clone());
     let mut last = Instant::now();
-    let report = move |progress: Progress| {
+    Box::new(move |progress: Progress| {
         if cancelled.load(Ordering::Relaxed) {
             return ControlFlow::Break(());
         }
@@ -257,11 +304,11 @@ fn write(
                 .publish(&Event::progress(&target, progress.done, progress.total));
         }
         ControlFlow::Continue(())
-    };
-    let manifest = save
-        .write(&request.target, report)
-        .map_err(|err| Refusal::failed("write the snapshot", err))?;
+    })
+}
+
+/// Bytes of memory in a snapshot.
+fn stored(manifest: &Manifest) -> u64 {
     let layers = manifest.memory.iter().flat_map(|memory| &memory.layers);
-    let bytes = layers.map(|layer| layer.stored_bytes).sum();
-    Ok((manifest.id.to_string(), bytes))
+    layers.map(|layer| layer.stored_bytes).sum()
 }

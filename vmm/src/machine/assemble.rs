@@ -80,13 +80,7 @@ impl Machine {
         for (block, drive) in drives.into_iter().zip(&config.drives) {
             let (stats, limiter) = (block.stats().clone(), block.rate_limiter().clone());
             let transport = devices.add_virtio(drive_section(&drive.id), Box::new(block))?;
-            drive_handles.push(Drive::new(
-                &drive.id,
-                stats,
-                limiter,
-                transport,
-                saved.is_some(),
-            ));
+            drive_handles.push(Drive::new(&drive.id, stats, limiter, transport, drive.own));
         }
         let mut interfaces = Vec::with_capacity(nets.len());
         for (net, interface) in nets.into_iter().zip(&config.interfaces) {
@@ -101,7 +95,8 @@ impl Machine {
         }
         let (vsock_device, vsock) = Vsock::new(&config.vsock)?;
         devices.add_virtio("vsock".to_owned(), Box::new(vsock_device))?;
-        devices.add_virtio("rng".to_owned(), Box::new(Rng::new()?))?;
+        let rng = Rng::with_limit(config.entropy_limit.as_ref())?;
+        devices.add_virtio("rng".to_owned(), Box::new(rng))?;
 
         let kind = HostKind::detect();
         let (vcpus, clock) = match saved {

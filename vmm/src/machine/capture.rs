@@ -69,6 +69,29 @@ impl Machine {
         self.take(|locked| self.name_disks(locked))
     }
 
+    /// Takes the disks alone of this machine, which has been paused.
+    pub fn capture_disks(&self, overlays: Vec<Overlay>) -> Result<Vec<CapturedDisk>, CaptureError> {
+        let mut overlays = Some(overlays);
+        let taken = self.settled().and_then(|(_, mut locked)| {
+            let overlays = overlays.take().unwrap_or_default();
+            Ok(self.freeze_disks(overlays, &mut locked)?)
+        });
+        disks::discard(overlays.unwrap_or_default());
+        taken
+    }
+
+    /// The virtio devices, settled and locked, and their state.
+    fn settled(&self) -> Result<(Vec<Section>, Locked<'_>), CaptureError> {
+        let mut sections = Vec::new();
+        let mut locked = Vec::with_capacity(self.parts.virtio.len());
+        for (name, transport) in &self.parts.virtio {
+            let mut transport = lock(transport);
+            sections.extend(transport.save(name)?);
+            locked.push((name.as_str(), transport));
+        }
+        Ok((sections, locked))
+    }
+
     /// `disks` is called when all the rest has been taken.
     fn take(
         &self,
@@ -76,12 +99,8 @@ impl Machine {
     ) -> Result<Capture, CaptureError> {
         let mut sections = Vec::from(self.parts.save_legacy()?);
         // Locked until memory and disks are frozen: what devices do comes before all of it or after.
-        let mut transports = Vec::with_capacity(self.parts.virtio.len());
-        for (name, transport) in &self.parts.virtio {
-            let mut transport = lock(transport);
-            sections.extend(transport.save(name)?);
-            transports.push((name.as_str(), transport));
-        }
+        let (devices, mut transports) = self.settled()?;
+        sections.extend(devices);
         // After the devices, which may have interrupted.
         sections.push(Section::of(VM_SECTION, &VmState::save(&self.vm)?)?);
         let indices = self.host.msr_indices()?;

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use tine_devices::bus::lock;
 use tine_devices::virtio::block::Block;
-use tine_devices::virtio::block::layers::{self, Backing, Layer};
+use tine_devices::virtio::block::layers::{self, Backing, Format, Layer};
 use tine_devices::virtio::mmio::MmioTransport;
 use tine_snapshot::manifest::{disk_file, is_drive_id};
 
@@ -16,7 +16,7 @@ use super::Machine;
 use super::drives::{Drive, DriveError};
 
 /// The machine's devices while its state is taken, with their names among the sections.
-pub(super) type Locked<'a> = [(&'a str, MutexGuard<'a, MmioTransport>)];
+pub(super) type Locked<'a> = Vec<(&'a str, MutexGuard<'a, MmioTransport>)>;
 
 /// A drive at one moment.
 #[derive(Debug)]
@@ -30,6 +30,17 @@ pub struct CapturedDisk {
     /// They are the machine's own, and become part of a snapshot as they are. Otherwise the caller
     /// may write to the file again one day, and it is copied.
     pub owned: bool,
+}
+
+/// The files of a drive.
+#[derive(Debug)]
+pub struct DriveFiles {
+    /// The drive's id.
+    pub drive: String,
+    /// The files, the lowest first.
+    pub files: Vec<(PathBuf, Format)>,
+    /// The topmost is the machine's own.
+    pub own: bool,
 }
 
 /// A new and empty image for a drive to go on in.
@@ -138,18 +149,28 @@ impl Machine {
         self.drives.iter().map(name).collect()
     }
 
+    /// The files that each drive is in now, the lowest first, and whether the topmost is the
+    /// machine's own.
+    pub fn drive_files(&self) -> Result<Vec<DriveFiles>, DriveError> {
+        let mut all = Vec::with_capacity(self.drives.len());
+        for drive in &self.drives {
+            let layers = with_block(&mut lock(&drive.transport), |block| block.layers());
+            let layers = layers.ok_or_else(|| DriveError::Unknown(drive.id.clone()))??;
+            let file = |layer: &Layer| (layer.path().to_owned(), layer.format());
+            all.push(DriveFiles {
+                drive: drive.id.clone(),
+                files: layers.iter().map(file).collect(),
+                own: drive.owned.load(Ordering::Relaxed),
+            });
+        }
+        Ok(all)
+    }
+
     /// The first drive whose files are the machine's own, if there is one: they may end with it.
     pub fn own_drive(&self) -> Option<&str> {
         let mut drives = self.drives.iter();
         let own = drives.find(|drive| drive.owned.load(Ordering::Relaxed));
         own.map(|drive| drive.id.as_str())
-    }
-
-    /// The drives' files are the caller's, of a machine that was restored, too.
-    pub fn leave_drives(&self) {
-        for drive in &self.drives {
-            drive.owned.store(false, Ordering::Relaxed);
-        }
     }
 
     /// Gives drives whose images are the caller's own their images back, with what was written

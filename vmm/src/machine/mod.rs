@@ -35,7 +35,7 @@ use crate::logger::{self, Level};
 use crate::memory::{MachineMemory, MemoryError};
 use crate::vcpu::{VcpuThread, Wish};
 pub use capture::{Capture, CaptureError};
-pub use disks::{CapturedDisk, Overlay, overlay_path};
+pub use disks::{CapturedDisk, DriveFiles, Overlay, overlay_path};
 use drives::Drive;
 pub use drives::DriveError;
 use event_loop::EventLoop;

@@ -52,13 +52,14 @@ impl<'a> Devices<'a> {
         config: &MachineConfig,
         on_end: &OnEnd,
     ) -> Result<Self, MachineError> {
-        let console = Console::open(&config.console).map_err(|source| {
-            let path = match &config.console {
-                ConsoleConfig::File(path) => path.clone(),
-                _ => "standard output".into(),
-            };
-            MachineError::Console { path, source }
-        })?;
+        let console =
+            Console::open(&config.console, config.console_limit.as_ref()).map_err(|source| {
+                let path = match &config.console {
+                    ConsoleConfig::File(path) => path.clone(),
+                    _ => "standard output".into(),
+                };
+                MachineError::Console { path, source }
+            })?;
         let console_tail = console.tail();
         let serial = Serial::new(vm.irq_line(layout::COM1_GSI)?, console);
         let serial = Arc::new(Mutex::new(serial));

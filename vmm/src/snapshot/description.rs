@@ -38,6 +38,9 @@ pub struct Description {
     pub metadata_config: Option<MmdsConfig>,
     /// The memory balloon.
     pub balloon: Option<BalloonConfig>,
+    /// The entropy device's limits, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entropy_limit: Option<RateLimiterConfig>,
     /// The guest's vsock context id.
     pub guest_cid: u32,
     /// There is a device that a guest tells the end of its boot to.
@@ -127,6 +130,7 @@ impl Description {
             metadata: config.metadata.as_ref().map(ids),
             metadata_config: config.metadata.as_ref().map(|m| m.store.config()),
             balloon: config.balloon,
+            entropy_limit: config.entropy_limit,
             guest_cid: config.vsock.guest_cid,
             boot_timer: config.boot_timer,
             agent: false,
@@ -176,6 +180,7 @@ impl Description {
         config.root_drive = self.root_drive;
         config.interfaces = self.interfaces.iter().map(interface).collect();
         config.balloon = self.balloon;
+        config.entropy_limit = self.entropy_limit;
         config.vsock = VsockConfig {
             guest_cid: self.guest_cid,
             uds_path: None,

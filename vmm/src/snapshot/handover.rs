@@ -6,6 +6,8 @@
 //! then the layers of memory, then those of the disks. The state has one section more than the
 //! machine's own, which says what the other descriptors are. Both ends are of one version of Tine.
 //!
+//! Until the receiver closes the connection, the disks' files have names, and it can give them others.
+//!
 //! The receiver trusts none of it: lengths, ranges and numbers are checked, and descriptors that do
 //! not fit are an error. A sender that has been taken over by its guest can still shorten a file that
 //! is mapped, and so end the machines that were made from it.
@@ -29,7 +31,8 @@ use tine_snapshot::section::Section;
 use tine_snapshot::{Id, ReadError, Snapshot, state_file};
 
 use super::Description;
-use super::load::{LayerFile, Loaded, LoadedDisk, LoadedLayer};
+use super::disks::{LayerFile, LoadedDisk, LoadedDisks, LoadedLayer};
+use super::load::Loaded;
 use crate::machine::Capture;
 use crate::memory::{self, Image, Layer, MAX_LAYERS, MAX_RUNS, PAGE, Run};
 
@@ -222,8 +225,7 @@ impl Loaded {
                 description: meta.description,
                 sections,
                 memory,
-                disks,
-                drives_stay: false,
+                disks: LoadedDisks::open(disks, stream),
             }),
             Some(_) => Err(malformed("too many descriptors")),
         }

@@ -4,15 +4,17 @@
 use std::path::{Path, PathBuf};
 
 mod description;
+mod disks;
 mod handover;
 mod host;
 mod load;
 mod save;
 
 pub use description::Description;
+pub use disks::LoadedDisks;
 pub use handover::{HandOver, HandOverError};
-pub use load::{LoadError, Loaded};
-pub use save::Save;
+pub use load::{LoadError, Loaded, open_disks};
+pub use save::{Save, SaveDisks};
 
 /// Where a snapshot is.
 #[derive(Debug, Clone, PartialEq, Eq)]

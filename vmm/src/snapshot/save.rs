@@ -4,6 +4,7 @@
 use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::Value;
@@ -16,7 +17,7 @@ use tine_snapshot::{
 use super::{Description, Place, host};
 use crate::clock;
 use crate::layout;
-use crate::machine::Capture;
+use crate::machine::{Capture, CapturedDisk};
 use crate::memory::{Image, Stored};
 use crate::vcpu::state::VcpuState;
 
@@ -55,13 +56,6 @@ impl Save {
         }
     }
 
-    /// Writes a snapshot of the disks alone.
-    pub fn write_disks(&self, dir: &Path) -> Result<Snapshot, WriteError> {
-        let mut writer = SnapshotWriter::begin(dir)?;
-        self.add_disks(&mut writer)?;
-        writer.finish(self.facts(Kind::Disk, None)?)
-    }
-
     /// Writes two files, which take the place of files of the same names.
     fn write_pair(
         &self,
@@ -77,12 +71,7 @@ impl Save {
         file.on_progress(total(&data), report);
         for_each_part(image, &data, source, |at, part| file.write(at, part))?;
         let written = file.finish()?;
-        pair::write_state(
-            state,
-            self.facts(Kind::Full, None)?,
-            &self.capture.sections,
-            written,
-        )
+        pair::write_state(state, self.facts(None)?, &self.capture.sections, written)
     }
 
     /// Writes the snapshot `target`, a directory that is not there yet. Where most of memory is in
@@ -104,7 +93,7 @@ impl Save {
         let data = part.data().map_err(source)?;
         writer.reserve(total(&data))?;
         writer.write_state(&self.capture.sections)?;
-        self.add_disks(&mut writer)?;
+        add_disks(&self.capture.disks, &mut writer)?;
         if let Some((_, parent)) = &parent {
             writer.link_memory_layers(parent)?;
         }
@@ -122,7 +111,7 @@ impl Save {
             id: parent.manifest().id,
             note: parent.path().display().to_string(),
         });
-        let snapshot = writer.finish(self.facts(Kind::Full, parent)?)?;
+        let snapshot = writer.finish(self.facts(parent)?)?;
         if let Some(top) = image.layers.last() {
             top.set_stored(Stored {
                 dir: snapshot.path().to_owned(),
@@ -130,23 +119,6 @@ impl Save {
             });
         }
         Ok(snapshot)
-    }
-
-    /// The disks' files: those that are the machine's own become part of the snapshot as they are.
-    fn add_disks(&self, writer: &mut SnapshotWriter) -> Result<(), WriteError> {
-        for disk in &*self.capture.disks {
-            writer.begin_disk(&disk.drive, disk.read_only)?;
-            for layer in &disk.layers {
-                writer.add_disk_layer(&DiskSource {
-                    file: layer.file(),
-                    format: layer.format(),
-                    virtual_size: layer.virtual_size(),
-                    frozen: disk.owned,
-                    checksum: false,
-                })?;
-            }
-        }
-        Ok(())
     }
 
     /// Makes durable what is in the disks' files, which stay where they are.
@@ -174,7 +146,7 @@ impl Save {
         Ok(())
     }
 
-    fn facts(&self, kind: Kind, parent: Option<Parent>) -> Result<Facts, ReadError> {
+    fn facts(&self, parent: Option<Parent>) -> Result<Facts, ReadError> {
         let vcpu = self.capture.sections.iter();
         let vcpu = vcpu
             .filter_map(|section| section.decode::<VcpuState>().ok())
@@ -182,16 +154,12 @@ impl Save {
         let vcpu = vcpu.expect("a captured machine has a vCPU");
         let regions = layout::ram_ranges(self.capture.memory.size).into_iter();
         Ok(Facts {
-            kind,
+            kind: Kind::Full,
             parent,
             created_at: clock::rfc3339(self.at),
             tine_version: env!("CARGO_PKG_VERSION").to_owned(),
             generation: self.generation,
-            machine: manifest::Machine {
-                vcpus: u32::from(self.description.vcpus),
-                memory_bytes: self.description.memory,
-                config: serde_json::to_value(&self.description).unwrap_or(Value::Null),
-            },
+            machine: machine(&self.description),
             host: host::facts(&vcpu),
             regions: regions
                 .map(|range| Region {
@@ -201,6 +169,67 @@ impl Save {
                 .collect(),
         })
     }
+}
+
+/// The disks of a machine alone, with what their manifest says.
+pub struct SaveDisks {
+    /// The disks, frozen.
+    pub disks: Arc<Vec<CapturedDisk>>,
+    /// The machine's devices.
+    pub description: Description,
+    /// When they were frozen.
+    pub at: SystemTime,
+    /// How often the machine's line was restored or forked before.
+    pub generation: u64,
+}
+
+impl SaveDisks {
+    /// Writes the snapshot `target`, a directory that is not there yet. `report` is told of
+    /// progress; when it breaks, nothing is left.
+    pub fn write(
+        &self,
+        target: &Path,
+        report: impl FnMut(Progress) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<Snapshot, WriteError> {
+        let mut writer = SnapshotWriter::begin(target)?;
+        writer.on_progress(report);
+        add_disks(&self.disks, &mut writer)?;
+        writer.finish(Facts {
+            kind: Kind::Disk,
+            parent: None,
+            created_at: clock::rfc3339(self.at),
+            tine_version: env!("CARGO_PKG_VERSION").to_owned(),
+            generation: self.generation,
+            machine: machine(&self.description),
+            host: host::any(),
+            regions: Vec::new(),
+        })
+    }
+}
+
+fn machine(description: &Description) -> manifest::Machine {
+    manifest::Machine {
+        vcpus: u32::from(description.vcpus),
+        memory_bytes: description.memory,
+        config: serde_json::to_value(description).unwrap_or(Value::Null),
+    }
+}
+
+/// The disks' files: those that are the machine's own become part of the snapshot as they are.
+fn add_disks(disks: &[CapturedDisk], writer: &mut SnapshotWriter) -> Result<(), WriteError> {
+    for disk in disks {
+        writer.begin_disk(&disk.drive, disk.read_only)?;
+        for layer in &disk.layers {
+            writer.add_disk_layer(&DiskSource {
+                file: layer.file(),
+                format: layer.format(),
+                virtual_size: layer.virtual_size(),
+                frozen: disk.owned,
+                checksum: false,
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// The snapshot that has most of the lower layers, and how many. One that is gone, or has become

@@ -18,6 +18,8 @@ pub struct BlockConfig {
     pub format: Format,
     /// What the image lies over, the lowest first. What the image itself says of that is not taken.
     pub lower: Vec<LowerConfig>,
+    /// The image is the machine's own: a snapshot may take it over as it is.
+    pub own: bool,
     /// The guest may not write, and other machines may read the same image.
     pub read_only: bool,
     /// What the guest reads as the drive's serial number, up to 20 bytes; the first 20 bytes of
@@ -39,6 +41,7 @@ impl BlockConfig {
             path: path.into(),
             format: Format::Raw,
             lower: Vec::new(),
+            own: false,
             read_only: false,
             serial: None,
             cache: Cache::default(),

@@ -1,11 +1,8 @@
 //! The device: from the queue to the backend and back.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-
-use rustix::event::epoll;
 
 use virtio_bindings::virtio_blk::*;
 use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
@@ -20,6 +17,7 @@ use super::state::BlockState;
 use super::{Backend, BlockConfig, BlockError, BlockStats, Cache, Image, SECTOR, sys};
 use crate::rate::RateLimiter;
 use crate::state::RestoreError;
+use crate::virtio::events::join;
 use crate::virtio::{
     ActivateError, Activation, QueuePlace, VirtQueue, VirtioDevice, read_config_bytes,
     start_restored,
@@ -323,15 +321,4 @@ impl<B: Backend> VirtioDevice for Block<B> {
         section.decode::<BlockState>()?.restore(section, self)?;
         start_restored(self, section, activation)
     }
-}
-
-/// One descriptor that is readable when any of the given ones is. Which one is of no
-/// interest: the device looks at both sides whenever it is called.
-fn join<const N: usize>(fds: [BorrowedFd; N]) -> io::Result<OwnedFd> {
-    let joined = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    for fd in fds {
-        let data = epoll::EventData::new_u64(0);
-        epoll::add(&joined, fd, data, epoll::EventFlags::IN)?;
-    }
-    Ok(joined)
 }

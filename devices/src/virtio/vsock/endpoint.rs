@@ -27,6 +27,8 @@ pub struct Endpoint {
     buffer: Buffer,
     /// There may be something to receive.
     readable: bool,
+    /// There is an end of file to receive, sooner or later.
+    ends: bool,
     /// The reactor watches the writing side.
     watches_write: bool,
     write_closed: bool,
@@ -45,6 +47,7 @@ impl Endpoint {
             greets: false,
             buffer: Buffer::default(),
             readable: false,
+            ends: false,
             watches_write: false,
             write_closed: false,
         }
@@ -125,6 +128,7 @@ impl Endpoint {
     /// Takes what the reactor says of the socket.
     pub fn on_ready(&mut self, ready: Ready, reactor: &Reactor) {
         self.readable |= ready.read || ready.hangup;
+        self.ends |= ready.end || ready.hangup;
         if ready.hangup {
             self.host_reads_no_more();
             if !self.connection.guest_receives() {
@@ -182,9 +186,12 @@ impl Endpoint {
         let len = self.connection.room() as usize;
         if self.readable && len > 0 {
             match receive_parts(&self.stream, &room.first(len)) {
-                Ok(0) => self.connection.host_sent_all(),
-                Ok(len) => {
+                Ok((0, _)) => self.connection.host_sent_all(),
+                Ok((len, all)) => {
                     self.connection.send(header, len as u32);
+                    // What comes next is announced anew: the guest is told now, and not after a look
+                    // for more.
+                    self.readable = self.ends || !all;
                     return true;
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}

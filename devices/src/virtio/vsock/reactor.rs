@@ -40,6 +40,8 @@ pub struct Ready {
     pub token: Token,
     /// There is something to receive, an end of file included.
     pub read: bool,
+    /// The other side sends no more: there is an end of file, after what there is to receive.
+    pub end: bool,
     /// There is room to send.
     pub write: bool,
     /// The other side is gone, or takes and sends nothing any more.
@@ -101,7 +103,7 @@ impl Reactor {
 
     /// Watches a socket's reading side, edge-triggered.
     pub fn watch(&self, fd: impl AsFd, token: Token) -> io::Result<()> {
-        let flags = EventFlags::IN | EventFlags::ET;
+        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         Ok(epoll::add(
             &self.epoll,
             fd,
@@ -113,7 +115,7 @@ impl Reactor {
     /// Watches a watched socket's writing side too, or stops that. While nothing waits to be sent
     /// it would only announce every byte that the other side takes.
     pub fn watch_write(&self, fd: impl AsFd, token: Token, on: bool) -> io::Result<()> {
-        let mut flags = EventFlags::IN | EventFlags::ET;
+        let mut flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         flags.set(EventFlags::OUT, on);
         Ok(epoll::modify(
             &self.epoll,
@@ -150,6 +152,7 @@ impl Reactor {
                 token => ready.push(Ready {
                     token,
                     read: flags.contains(EventFlags::IN),
+                    end: flags.contains(EventFlags::RDHUP),
                     write: flags.contains(EventFlags::OUT),
                     hangup: flags.intersects(EventFlags::HUP | EventFlags::ERR),
                 }),

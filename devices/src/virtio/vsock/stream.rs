@@ -55,8 +55,10 @@ pub fn send_parts(stream: &UnixStream, parts: &[VolatileSlice]) -> io::Result<us
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Receives bytes into guest memory; none means that the other side sends no more.
-pub fn receive_parts(stream: &UnixStream, parts: &[VolatileSlice]) -> io::Result<usize> {
+/// Receives bytes into guest memory, and returns how many; none means that the other side sends no
+/// more. Also whether that is all there was: a read that did not fill what it was given, unless a
+/// client has passed descriptors along, which end a read early.
+pub fn receive_parts(stream: &UnixStream, parts: &[VolatileSlice]) -> io::Result<(usize, bool)> {
     let mut vectors = [const { MaybeUninit::uninit() }; MAX_PARTS];
     let mut message = message(parts, &mut vectors);
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
@@ -64,7 +66,10 @@ pub fn receive_parts(stream: &UnixStream, parts: &[VolatileSlice]) -> io::Result
     // memory that stays mapped while `parts` borrows it, and that Rust holds no reference to. No
     // dirty bitmap has to learn of the write: guest memory has none (`crate::GuestMemory`).
     let received = unsafe { libc::recvmsg(stream.as_raw_fd(), &mut message, flags) };
-    usize::try_from(received).map_err(|_| io::Error::last_os_error())
+    let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    let room: usize = parts.iter().take(MAX_PARTS).map(|part| part.len()).sum();
+    let whole = message.msg_flags & libc::MSG_CTRUNC == 0;
+    Ok((received, received < room && whole))
 }
 
 /// A message of the first `MAX_PARTS` of `parts`, described in `vectors`. It has no room for

@@ -90,6 +90,17 @@ pub struct Stack {
     pub disk: Vec<u8>,
 }
 
+/// Opens a file that nobody else has, to be written. A lock is a child's too until it executes its
+/// program, and tests beside this one have children: it may last for a moment longer than its file.
+fn open_writable(path: &Path, format: Format) -> Result<Layer, LayerError> {
+    loop {
+        match Layer::open_writable(path, format) {
+            Err(LayerError::InUse { .. }) => std::thread::yield_now(),
+            layer => return layer,
+        }
+    }
+}
+
 impl Stack {
     /// With as many overlays, each with something in it.
     pub fn new(overlays: usize) -> Self {
@@ -140,14 +151,7 @@ impl Stack {
     pub fn open(&self) -> Chain {
         let top = self.layers.len() - 1;
         let mut layers = self.lower(top);
-        // A lock is a child's too until it executes its program, and tests beside this one have
-        // children: it may last for a moment longer than its file.
-        layers.push(loop {
-            match Layer::open_writable(&self.layers[top], self.format(top)) {
-                Err(LayerError::InUse { .. }) => std::thread::yield_now(),
-                layer => break layer.unwrap(),
-            }
-        });
+        layers.push(open_writable(&self.layers[top], self.format(top)).unwrap());
         Chain::open(layers).unwrap()
     }
 

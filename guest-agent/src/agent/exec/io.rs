@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
-use tine_guest_agent::exec::{ExecRequest, TtySize};
+use tine_guest_agent::exec::{ExecRequest, STDIN_TOLD, TtySize};
 use tokio::io::{Interest, Ready};
 
 use super::store::Store;
@@ -247,8 +247,31 @@ impl Exec {
 
     /// Writes to the command's standard input, waiting while it does not read. What a command no longer takes is
     /// dropped, as its end of the pipe is gone.
-    pub async fn feed(&self, mut bytes: &[u8]) {
+    pub async fn feed(&self, bytes: &[u8]) {
+        self.feed_while(bytes, || true, |_| ()).await;
+    }
+
+    /// The same with input from a connection: counted, and dropped once another one has taken the input over (`owner`
+    /// is then not the owner any more).
+    pub async fn feed_from(&self, owner: u32, bytes: &[u8]) {
+        let owns = || self.stdin_owner.get() == owner;
+        let taken = |count: usize| {
+            let before = self.stdin_taken.get();
+            let now = before + count as u64;
+            self.stdin_taken.set(now);
+            if before / STDIN_TOLD != now / STDIN_TOLD {
+                self.changed.notify_waiters();
+            }
+        };
+        self.feed_while(bytes, owns, taken).await;
+    }
+
+    /// `wanted` is asked before each write; `taken` hears of what has been given to the command, or would not be.
+    async fn feed_while(&self, mut bytes: &[u8], wanted: impl Fn() -> bool, taken: impl Fn(usize)) {
         let Some((fd, _)) = self.input().await else {
+            if wanted() {
+                taken(bytes.len());
+            }
             return;
         };
         while !bytes.is_empty() {
@@ -257,22 +280,55 @@ impl Exec {
             else {
                 return;
             };
+            if !wanted() {
+                return;
+            }
             match rustix::io::write(&fd, bytes) {
-                Ok(count) => bytes = &bytes[count..],
+                Ok(count) => {
+                    bytes = &bytes[count..];
+                    taken(count);
+                }
                 Err(Errno::AGAIN) => guard.clear_ready(),
                 Err(Errno::INTR) => {}
                 Err(_) => {
                     drop(guard);
                     self.set_input(Input::Closed);
+                    taken(bytes.len());
                     return;
                 }
             }
         }
     }
 
+    /// Who may feed the command now.
+    pub fn stdin_owner(&self) -> u32 {
+        self.stdin_owner.get()
+    }
+
+    /// Lets nobody feed the command who has done so before, and returns the new owner.
+    pub fn take_stdin(&self) -> u32 {
+        self.stdin_owner.set(self.stdin_owner.get().wrapping_add(1));
+        self.stdin_owner.get()
+    }
+
+    /// How much input the command was given.
+    pub fn stdin_taken(&self) -> u64 {
+        self.stdin_taken.get()
+    }
+
     /// The end of standard input.
     pub async fn feed_end(&self) {
+        self.end_while(|| true).await;
+    }
+
+    /// The same, told by a connection: nothing happens once another one has taken the input over.
+    pub async fn feed_end_from(&self, owner: u32) {
+        self.end_while(|| self.stdin_owner.get() == owner).await;
+    }
+
+    async fn end_while(&self, wanted: impl Fn() -> bool) {
         match self.input().await {
+            _ if !wanted() => {}
             Some((_, true)) => self.feed(&[CONTROL_D]).await,
             Some((_, false)) => self.set_input(Input::Closed),
             None => {}

@@ -50,6 +50,10 @@ pub struct Exec {
     /// Accepted before the machine was restored or forked.
     pub inherited: Cell<bool>,
     input: RefCell<Input>,
+    /// Bytes of input that the command was given, or would not take any more.
+    stdin_taken: Cell<u64>,
+    /// How often a connection has taken the input over.
+    stdin_owner: Cell<u32>,
     /// Output has come, or the state has changed.
     pub changed: Notify,
     /// A reader has gone on or away.
@@ -122,6 +126,8 @@ impl Exec {
             dropped: Cell::new(false),
             inherited: Cell::new(false),
             input: RefCell::default(),
+            stdin_taken: Cell::new(0),
+            stdin_owner: Cell::new(0),
             changed: Notify::new(),
             room: Notify::new(),
             cancel: Notify::new(),
@@ -205,7 +211,7 @@ impl Exec {
         }
     }
 
-    /// What is said when it has been started, if it has; the offsets are the stream's own.
+    /// What is said when it has been started, if it has; the output's offsets are the stream's own.
     pub fn started(&self) -> Option<Started> {
         let pid = self.outcome.borrow().told_pid? as u32;
         let request_id = self.id.clone();
@@ -213,6 +219,7 @@ impl Exec {
             state: State::Running,
             request_id,
             pid,
+            stdin_offset: Some(self.stdin_taken.get()),
             ..Started::default()
         })
     }

@@ -38,6 +38,7 @@ pub async fn run(agent: Rc<Agent>, exec: Rc<Exec>, request: ExecRequest) {
     };
     exec.set_ended(end);
     exec.room.notify_waiters();
+    agent.events.exec_ended(&exec);
     agent.store.ended(exec);
     agent.run_ended.notify_waiters();
 }

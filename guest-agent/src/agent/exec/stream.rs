@@ -3,9 +3,10 @@
 //! Each attached connection reads the logs through cursors of its own. When the connection ends, the command goes on;
 //! another one can attach and gets what is kept.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
-use tine_guest_agent::exec::{AttachRequest, HostControl};
+use tine_guest_agent::exec::{AttachRequest, HostControl, STDIN_TOLD, StdinTaken};
 use tine_guest_agent::frame::{self, Decoder, HEADER_LEN, Stream};
 
 use super::{Exec, Output};
@@ -22,7 +23,18 @@ const INPUT_CHUNK: usize = 16 * 1024;
 pub async fn serve(exec: Rc<Exec>, conn: Conn, early: &[u8], from: AttachRequest) {
     // Attached before anything is awaited, so that nothing the command writes from here on is missed.
     let readers = Readers::attach(&exec, from);
-    race(readers.write(&conn), read(&exec, &conn, early)).await;
+    // And before the offset of the input is told, which nobody else changes any more then.
+    let owner = if from.take_stdin {
+        exec.take_stdin()
+    } else {
+        exec.stdin_owner()
+    };
+    let input = Feed {
+        exec: &exec,
+        owner,
+        sent: Cell::new(false),
+    };
+    race(readers.write(&conn, &input), input.read(&conn, early)).await;
 }
 
 /// The cursors of one connection; detached when dropped.
@@ -48,17 +60,24 @@ impl<'a> Readers<'a> {
     }
 
     /// Writes frames until the final record is out.
-    async fn write(&self, conn: &Conn) {
+    async fn write(&self, conn: &Conn, input: &Feed<'_>) {
         let exec = self.exec;
         let mut out = Vec::new();
         let mut announced = false;
+        let mut told = 0;
         loop {
             let changed = exec.changed.notified();
             // What a command that failed to start says is its record alone.
             if !announced && let Some(mut started) = exec.started() {
                 [started.stdout_offset, started.stderr_offset] = self.offsets;
+                told = started.stdin_offset.unwrap_or_default();
                 control(&started, &mut out);
                 announced = true;
+            }
+            if input.sent.get() && exec.stdin_taken() / STDIN_TOLD != told / STDIN_TOLD {
+                told = exec.stdin_taken();
+                let taken = StdinTaken { stdin_offset: told };
+                control(&taken, &mut out);
             }
             let running = exec.is_running();
             let more = self.take(Output::Stdout, self.stdout, &mut out)
@@ -115,41 +134,56 @@ fn control(message: &impl serde::Serialize, out: &mut Vec<u8>) {
     frame::encode(Stream::Control, &json, out);
 }
 
-/// Takes input and control until the connection is unusable. An orderly end of the host's half is no reason to stop:
-/// the command may have more to say.
-async fn read(exec: &Exec, conn: &Conn, early: &[u8]) {
-    let mut decoder = Decoder::new();
-    decoder.push(early);
-    let mut buffer = vec![0; INPUT_CHUNK];
-    loop {
+/// The other direction of one connection.
+struct Feed<'a> {
+    exec: &'a Exec,
+    /// It may feed the command for as long as this is the owner.
+    owner: u32,
+    /// It has sent input, and so wants to know how much of it was taken.
+    sent: Cell<bool>,
+}
+
+impl Feed<'_> {
+    /// Takes input and control until the connection is unusable. An orderly end of the host's half is no reason to
+    /// stop: the command may have more to say.
+    async fn read(&self, conn: &Conn, early: &[u8]) {
+        let mut decoder = Decoder::new();
+        decoder.push(early);
+        let mut buffer = vec![0; INPUT_CHUNK];
         loop {
-            match decoder.next_frame() {
-                Ok(Some(frame)) => act(exec, frame).await,
-                Ok(None) => break,
-                // The rest cannot be understood; the connection ends and the command goes on.
+            loop {
+                match decoder.next_frame() {
+                    Ok(Some(frame)) => self.act(frame).await,
+                    Ok(None) => break,
+                    // The rest cannot be understood; the connection ends and the command goes on.
+                    Err(_) => return,
+                }
+            }
+            match conn.read(&mut buffer).await {
+                Ok(0) => std::future::pending().await,
+                Ok(count) => decoder.push(&buffer[..count]),
                 Err(_) => return,
             }
         }
-        match conn.read(&mut buffer).await {
-            Ok(0) => std::future::pending().await,
-            Ok(count) => decoder.push(&buffer[..count]),
-            Err(_) => return,
-        }
     }
-}
 
-async fn act(exec: &Exec, frame: frame::Frame) {
-    match frame.stream {
-        Stream::Stdin if frame.payload.is_empty() => exec.feed_end().await,
-        Stream::Stdin => exec.feed(&frame.payload).await,
-        Stream::Control => match serde_json::from_slice(&frame.payload) {
-            Ok(HostControl::Resize(size)) => exec.resize(size).await,
-            Ok(HostControl::Signal(signal)) if (1..=64).contains(&signal) => {
-                let _ = exec.signal(signal);
+    async fn act(&self, frame: frame::Frame) {
+        let exec = self.exec;
+        match frame.stream {
+            Stream::Stdin if frame.payload.is_empty() => exec.feed_end_from(self.owner).await,
+            Stream::Stdin => {
+                self.sent.set(true);
+                exec.feed_from(self.owner, &frame.payload).await;
             }
-            // Newer than this agent, or nonsense: nothing here depends on it.
-            _ => {}
-        },
-        Stream::Stdout | Stream::Stderr => {}
+            Stream::Control => match serde_json::from_slice(&frame.payload) {
+                Ok(HostControl::Resize(size)) => exec.resize(size).await,
+                Ok(HostControl::Signal(signal)) if (1..=64).contains(&signal) => {
+                    let _ = exec.signal(signal);
+                }
+                // Newer than this agent, or nonsense: nothing here depends on it.
+                _ => {}
+            },
+            Stream::Stdout | Stream::Stderr => {}
+        }
     }
 }

@@ -5,6 +5,7 @@ mod content;
 pub mod params;
 mod tar_format;
 mod tar_pack;
+mod tar_times;
 mod tar_unpack;
 mod tree;
 mod watch;

@@ -19,6 +19,7 @@ use tine_guest_agent::files::Unpacked;
 use super::Sink;
 use super::params::Params;
 use super::tar_format::{BLOCK, Head, MAX_META, padding, records, text};
+use super::tar_times::OpenDirs;
 use super::tree::failed;
 use crate::agent::fault::Fault;
 
@@ -30,6 +31,7 @@ pub struct Unpack {
     state: State,
     /// What pax or GNU entries say about the next one.
     next: HashMap<Vec<u8>, Vec<u8>>,
+    dirs: OpenDirs,
     done: Unpacked,
 }
 
@@ -69,6 +71,7 @@ impl Unpack {
             owner: (params.uid, params.gid),
             state: State::Head(Vec::new()),
             next: HashMap::new(),
+            dirs: OpenDirs::default(),
             done: Unpacked::default(),
         })
     }
@@ -121,8 +124,9 @@ impl Unpack {
         })
     }
 
-    fn make(&self, head: &Head) -> Result<Option<File>, Fault> {
+    fn make(&mut self, head: &Head) -> Result<Option<File>, Fault> {
         let relative = clean(&head.path)?;
+        self.leave_directories(Some(&relative))?;
         let full = self.base_path.join(&relative);
         let fail = |errno: Errno| failed(&errno.into(), &full);
         let Some(name) = relative.file_name() else {
@@ -160,7 +164,9 @@ impl Unpack {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let dir = openat(&parent, name, flags, Mode::empty()).map_err(fail)?;
                 fchown(&dir, uid(head), gid(head)).map_err(fail)?;
-                return fchmod(&dir, mode).map(|()| None).map_err(fail);
+                fchmod(&dir, mode).map_err(fail)?;
+                self.dirs.enter(relative, head.mtime);
+                return Ok(None);
             }
             // Kinds that nobody knows any more.
             _ => return Ok(None),
@@ -220,20 +226,32 @@ impl Unpack {
     /// An entry's content is complete.
     fn end(&mut self, file: Option<File>, head: &Head) -> Result<(), Fault> {
         let Some(file) = file else { return Ok(()) };
-        let time = Timespec {
-            tv_sec: head.mtime.min(i64::MAX as u64) as i64,
-            tv_nsec: 0,
-        };
-        let times = Timestamps {
-            last_access: time,
-            last_modification: time,
-        };
         let fd = file.as_fd();
         fchown(fd, uid(head), gid(head))
             // After the owner, whose change takes the set-id bits away.
             .and_then(|()| fchmod(fd, Mode::from_raw_mode(head.mode)))
-            .and_then(|()| futimens(fd, &times))
+            .and_then(|()| futimens(fd, &times(head.mtime)))
             .map_err(|errno| failed(&errno.into(), Path::new(OsStr::from_bytes(&head.path))))
+    }
+
+    /// Gives directories that the archive has left, now that it comes to `next`, their times.
+    fn leave_directories(&mut self, next: Option<&Path>) -> Result<(), Fault> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        while let Some((path, mtime)) = self.dirs.leave(next) {
+            let dir = openat2(
+                &self.base,
+                &path,
+                flags,
+                Mode::empty(),
+                ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
+            );
+            match dir.and_then(|dir| futimens(&dir, &times(mtime))) {
+                // Somebody has taken it away meanwhile, or put something else there.
+                Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                Err(errno) => return Err(failed(&errno.into(), &self.base_path.join(path))),
+            }
+        }
+        Ok(())
     }
 
     fn meta(&mut self, kind: u8, bytes: &[u8]) -> Result<(), Fault> {
@@ -323,13 +341,18 @@ impl Sink for Unpack {
         Ok(())
     }
 
-    fn finish(self) -> Result<Unpacked, Fault> {
-        match self.state {
-            State::Ended => Ok(self.done),
+    fn finish(mut self) -> Result<Unpacked, Fault> {
+        let whole = match &self.state {
+            State::Ended => true,
             // Some writers leave out the blocks that end an archive.
-            State::Head(block) if block.is_empty() && self.done.entries > 0 => Ok(self.done),
-            _ => Err(Fault::bad_request("the archive ends in the middle")),
+            State::Head(block) => block.is_empty() && self.done.entries > 0,
+            _ => false,
+        };
+        if !whole {
+            return Err(Fault::bad_request("the archive ends in the middle"));
         }
+        self.leave_directories(None)?;
+        Ok(self.done)
     }
 }
 
@@ -380,6 +403,17 @@ fn clean(path: &[u8]) -> Result<PathBuf, Fault> {
         return Err(Fault::bad_request("the archive has a NUL byte in a path"));
     }
     Ok(clean)
+}
+
+fn times(mtime: u64) -> Timestamps {
+    let time = Timespec {
+        tv_sec: mtime.min(i64::MAX as u64) as i64,
+        tv_nsec: 0,
+    };
+    Timestamps {
+        last_access: time,
+        last_modification: time,
+    }
 }
 
 fn uid(head: &Head) -> Option<Uid> {

@@ -25,6 +25,7 @@ use tine_guest_agent::AGENT_PORT;
 use self::pool::Pool;
 use super::body::Body;
 use super::fault::{Fault, Reply};
+use super::io::Gone;
 use crate::control::{Handle, State, Status};
 
 /// How long the agent may take for the head of an answer, where it does not wait for a command.
@@ -32,6 +33,10 @@ const HEAD_TIME: Duration = Duration::from_secs(30);
 
 /// How long a broken connection is taken for the first sign of the machine's end.
 const AFTERMATH: Duration = Duration::from_millis(50);
+
+/// A request whose client has gone has this time to come to the agent: who starts something and
+/// leaves at once means it.
+const LAST_WISH: Duration = Duration::from_millis(100);
 
 /// Makes a connection to the agent.
 pub type Dial = Box<dyn Fn(&Status) -> io::Result<UnixStream> + Send>;
@@ -76,23 +81,17 @@ impl Proxy {
             None => None,
         };
         let client = upgrade.map(|_| hyper::upgrade::on(&mut request));
+        let gone = request.extensions_mut().remove::<Gone>();
         let waits = may_wait(route, request.uri().query());
         let request = headers::to_agent(request, upgrade);
         let answered = async {
-            let answer = self.pool.send(|| self.handle.look(&self.dial), request);
             match waits {
-                true => answer.await,
-                false => match tokio::time::timeout(HEAD_TIME, answer).await {
-                    Ok(answer) => answer,
-                    Err(_) => Err(Fault::new(
-                        504,
-                        "agent_timeout",
-                        format_args!("the guest's agent did not answer within {HEAD_TIME:?}"),
-                    )),
-                },
+                true => self.send(request).await,
+                false => self.ask(request).await,
             }
         };
-        let mut answer = self.while_it_lives(answered).await?;
+        let answered = self.while_it_lives(answered);
+        let mut answer = while_wanted(gone, answered).await?;
         let response = headers::from_agent(&answer, upgrade)?;
         if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
             let body = answer.into_body();
@@ -103,6 +102,23 @@ impl Proxy {
             tokio::task::spawn_local(tunnel::join(client, agent, place));
         }
         Ok(response.map(|()| Body::empty()))
+    }
+
+    async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, Fault> {
+        let dial = || self.handle.look(&self.dial);
+        self.pool.send(dial, request).await
+    }
+
+    /// Asks the agent something that it answers without waiting for a command.
+    pub async fn ask(&self, request: Request<Body>) -> Result<Response<Incoming>, Fault> {
+        match tokio::time::timeout(HEAD_TIME, self.send(request)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Fault::new(
+                504,
+                "agent_timeout",
+                format_args!("the guest's agent did not answer within {HEAD_TIME:?}"),
+            )),
+        }
     }
 
     /// Waits for an answer, but not longer than the machine lives.
@@ -132,6 +148,25 @@ impl Proxy {
                 Err(_) => Err(fault),
             },
         }
+    }
+}
+
+/// Waits for an answer, but not longer than there is somebody to give it to: clients that have given
+/// up would keep their places for as long as their commands run. The commands go on.
+async fn while_wanted(
+    gone: Option<Gone>,
+    answered: impl Future<Output = Result<Response<Incoming>, Fault>>,
+) -> Result<Response<Incoming>, Fault> {
+    let Some(gone) = gone else {
+        return answered.await;
+    };
+    tokio::select! {
+        biased;
+        answer = answered => answer,
+        () = async {
+            gone.wait().await;
+            tokio::time::sleep(LAST_WISH).await;
+        } => Err(Fault::new(400, "client_gone", "the client has closed the connection")),
     }
 }
 

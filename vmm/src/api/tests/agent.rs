@@ -211,3 +211,36 @@ fn a_slow_client_slows_the_agent_down() {
     assert_eq!(bench.get("/").0, 200);
     drop(client);
 }
+
+#[test]
+fn a_client_that_has_gone_gives_up_its_place_and_one_that_has_said_all_does_not() {
+    let bench = Bench::running();
+    let ask = || {
+        let mut client = bench.connect();
+        client.write_all(EXEC).unwrap();
+        let mut agent = bench.agent();
+        let mut byte = [0];
+        let mut head = Vec::new();
+        while !head.ends_with(b"{}") {
+            agent.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        (client, agent)
+    };
+    let (client, mut agent) = ask();
+    drop(client);
+    let mut rest = Vec::new();
+    agent
+        .read_to_end(&mut rest)
+        .expect("the end, while the command still runs");
+    let (mut client, mut agent) = ask();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    agent
+        .set_read_timeout(Some(Duration::from_millis(500)))
+        .unwrap();
+    assert!(agent.read(&mut [0]).is_err(), "it is still waited for");
+    agent
+        .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+        .unwrap();
+    assert_eq!(answer(&mut client), (200, "hi".to_owned()));
+}

@@ -2,6 +2,7 @@
 
 mod agent;
 mod clients;
+mod events;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tine_devices::rate::RateLimiterConfig;
 use tine_devices::virtio::balloon::BalloonConfig;
+use tine_devices::virtio::block::layers::Format;
 use tine_devices::virtio::net::MacAddr;
 use tine_guest_agent::fields::{FieldError, Fields};
 
@@ -13,7 +14,8 @@ use crate::api::fault::{Fault, Reply, done, json};
 use crate::api::routes::Call;
 use crate::config::{ConsoleConfig, MachineConfig};
 use crate::control::settings::{
-    BootSource, CacheType, Change, Drive, Interface, IoEngine, MachineSettings, Settings, Vsock,
+    BootSource, CacheType, Change, Drive, Interface, IoEngine, Layers, Lower, MachineSettings,
+    Settings, Vsock,
 };
 
 /// A machine.
@@ -63,12 +65,26 @@ struct DriveConfig {
     partuuid: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     serial: Option<String>,
+    #[serde(default = "raw", skip_serializing_if = "is_raw")]
+    format: Format,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    lower: Vec<Lower>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    own: bool,
     #[serde(default = "writeback")]
     cache: Cache,
     #[serde(default)]
     engine: Engine,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rate_limiter: Option<RateLimiterConfig>,
+}
+
+fn raw() -> Format {
+    Format::Raw
+}
+
+fn is_raw(format: &Format) -> bool {
+    *format == Format::Raw
 }
 
 fn writeback() -> Cache {
@@ -106,6 +122,11 @@ fn default_cid() -> u32 {
 /// `GET`.
 pub async fn get(call: Call) -> Reply {
     json(&Config::from(&*call.app.handle.status().settings))
+}
+
+/// The settings as the body of a later `PUT`, with which the machine starts again.
+pub fn saved(settings: &Settings) -> serde_json::Result<Vec<u8>> {
+    serde_json::to_vec_pretty(&Config::from(settings))
 }
 
 /// `PUT`: before the start.
@@ -196,6 +217,11 @@ impl From<DriveConfig> for Drive {
             },
             socket: None,
             serial: drive.serial,
+            layers: Layers {
+                format: drive.format,
+                lower: drive.lower,
+                own: drive.own,
+            },
         }
     }
 }
@@ -235,6 +261,9 @@ impl From<&Drive> for DriveConfig {
             root: drive.is_root_device,
             partuuid: drive.partuuid.clone(),
             serial: drive.serial.clone(),
+            format: drive.layers.format,
+            lower: drive.layers.lower.clone(),
+            own: drive.layers.own,
             cache: match drive.cache_type {
                 CacheType::Writeback => Cache::Writeback,
                 CacheType::Unsafe => Cache::Unsafe,

@@ -9,6 +9,7 @@ use tokio::task::spawn_local;
 
 use crate::api::body::Body;
 use crate::api::fault::{Reply, stream};
+use crate::api::guest_events::can_be_heard;
 use crate::api::routes::Call;
 use crate::control::{Event, EventStream};
 
@@ -19,12 +20,19 @@ const SILENCE: Duration = Duration::from_secs(15);
 pub async fn follow(call: Call) -> Reply {
     call.only_query(&[])?;
     let handle = &call.app.handle;
+    let follower = call.app.followers.enter();
     let events = handle.events();
+    if handle.look(|status| can_be_heard(status.state)) {
+        follower.hears().await;
+    }
     let (state, reason) = handle.look(|status| (status.state, status.reason.clone()));
     let first = Event::state(state, reason);
     // A slow reader makes this task wait, and misses events when it is too slow.
     let (pieces, body) = mpsc::channel(1);
-    spawn_local(copy(first, events, pieces));
+    spawn_local(async move {
+        copy(first, events, pieces).await;
+        drop(follower);
+    });
     stream(Body::pieces(body), "application/x-ndjson")
 }
 

@@ -7,6 +7,8 @@ mod metrics;
 mod restore;
 mod snapshot;
 
+pub use config::saved;
+
 use super::routes::{Owner, Route};
 
 /// A route that this process answers.
@@ -41,6 +43,7 @@ pub const ROUTES: &[Route] = &[
     route!("POST" "/v1/fork" snapshot::fork),
     route!("PUT" "/v1/restore" restore::restore),
     agent("GET", "/v1/health"),
+    agent("POST", "/v1/shutdown"),
     agent("GET", "/v1/exec"),
     agent("POST", "/v1/exec"),
     agent("GET", "/v1/exec/{request_id}"),

@@ -16,11 +16,18 @@ pub async fn take(call: Call) -> Reply {
     let mut fields = call.fields()?;
     let target: PathBuf = fields.required("path")?;
     let stop: Option<bool> = fields.optional("stop")?;
+    let kind: Option<String> = fields.optional("kind")?;
     fields.finish()?;
     absolute("path", &target)?;
+    let disks_alone = match kind.as_deref() {
+        None | Some("full") => false,
+        Some("disk") => true,
+        Some(_) => return Err(FieldError::new("kind", "must be full or disk").into()),
+    };
     let request = SnapshotRequest {
         target: Place::Directory(target),
         stop: stop.unwrap_or_default(),
+        disks_alone,
     };
     let taken = call.app.handle.snapshot(request).await?;
     json_with(

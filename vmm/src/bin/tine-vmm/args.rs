@@ -7,6 +7,9 @@ use tine::api::DEFAULT_MAX_BODY;
 use tine::logger::{self, Level};
 use tine_devices::mmds::DEFAULT_LIMIT;
 use tine_jailer::seccomp::Mode;
+use tine_snapshot::{manifest, pair};
+
+use crate::startup::Startup;
 
 /// One machine and its API socket.
 #[derive(Debug, Parser)]
@@ -63,6 +66,14 @@ pub struct Args {
     /// Most bytes of an API request's body
     #[arg(long = "http-api-max-payload-size", value_name = "BYTES", default_value_t = DEFAULT_MAX_BODY)]
     pub max_body: usize,
+    #[command(flatten)]
+    pub startup: Startup,
+    /// Print the version of the snapshots that are written, and end
+    #[arg(long)]
+    snapshot_version: bool,
+    /// Print the version of a snapshot's file of state, and end
+    #[arg(long, value_name = "FILE")]
+    describe_snapshot: Option<PathBuf>,
     #[command(flatten)]
     refused: Refused,
 }
@@ -125,6 +136,12 @@ fn id(text: &str) -> Result<String, String> {
     }
 }
 
+/// In the form that clients of the known API read.
+fn print_version(version: u32) -> ! {
+    println!("v{version}.0.0");
+    std::process::exit(0);
+}
+
 impl Args {
     /// What is done about system calls.
     pub fn seccomp(&self) -> Mode {
@@ -141,6 +158,17 @@ impl Args {
         if let Err(words) = args.refused.check() {
             let kind = clap::error::ErrorKind::ArgumentConflict;
             Self::command().error(kind, words).exit();
+        }
+        if args.snapshot_version {
+            print_version(manifest::VERSION);
+        }
+        if let Some(path) = &args.describe_snapshot {
+            match pair::read_state(path) {
+                Ok(state) => print_version(state.manifest.version),
+                Err(err) => Self::command()
+                    .error(clap::error::ErrorKind::Io, err)
+                    .exit(),
+            }
         }
         args
     }

@@ -6,6 +6,8 @@
 
 mod args;
 mod config_file;
+mod record;
+mod startup;
 
 use std::process::ExitCode;
 
@@ -62,13 +64,19 @@ fn run(args: &Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Some(socket) => Some(Server::spawn(socket, handle.clone(), args.max_body)?),
         None => None,
     };
-    signals.forward(move |number| handle.signal(number))?;
+    args.startup.done(&handle);
+    let asked = handle.clone();
+    signals.forward(move |number| asked.signal(number))?;
     let plan = plan(args)?;
     let outcome = controller.run(plan);
     if let Some(server) = server {
         server.stop();
     }
-    match outcome? {
+    let outcome = outcome?;
+    if let (Some(dir), false) = (&args.run_dir, outcome == Outcome::Deleted) {
+        record::write(dir, &handle.status().settings)?;
+    }
+    match outcome {
         Outcome::Ended | Outcome::Deleted => Ok(ExitCode::SUCCESS),
         Outcome::Failed(reason) => Err(reason.into()),
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tine::config::{ConsoleConfig, MachineConfig};
 use tine::image::{Image, NoImage};
-use tine_devices::virtio::block::BlockConfig;
+use tine_devices::virtio::block::{BlockConfig, LowerConfig};
 
 use super::Args;
 
@@ -38,6 +38,7 @@ pub fn local(args: &Args) -> Result<MachineConfig, NoImage> {
         };
         let mut block = BlockConfig::new(id, drive.path.clone());
         block.read_only = drive.read_only;
+        block.format = drive.format;
         config.drives.push(block);
     }
     Ok(config)
@@ -59,6 +60,10 @@ pub fn remote(config: &MachineConfig) -> std::io::Result<Value> {
             "path": path(&drive.path)?,
             "read_only": drive.read_only,
             "root": config.root_drive == Some(number),
+            "serial": drive.serial,
+            "format": drive.format,
+            "lower": lower(drive)?,
+            "own": drive.own,
         }));
     }
     Ok(json!({
@@ -70,6 +75,15 @@ pub fn remote(config: &MachineConfig) -> std::io::Result<Value> {
         "drives": drives,
         "console": console,
     }))
+}
+
+/// What a drive's image lies over.
+fn lower(drive: &BlockConfig) -> std::io::Result<Vec<Value>> {
+    let lower = drive.lower.iter();
+    let one = |lower: &LowerConfig| {
+        Ok(json!({ "path": std::path::absolute(&lower.path)?, "format": lower.format }))
+    };
+    lower.map(one).collect()
 }
 
 /// Where the console of a machine that stays goes, and the words for its kernel: into its

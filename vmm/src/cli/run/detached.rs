@@ -3,7 +3,7 @@
 use serde_json::json;
 use tine::config::ConsoleConfig;
 
-use super::config::{keep_console, local, remote};
+use super::config::{keep_console, local};
 use super::{Args, Failure};
 use crate::cli::output;
 use crate::cli::process::{MAIN, Process};
@@ -32,10 +32,7 @@ pub async fn start(args: Args) -> Result<u8, Failure> {
     );
     let bring_up = async |process: &Process, machine: &_| {
         timing.phase("process");
-        let config = remote(&config).map_err(|err| process.failure(&err.to_string()))?;
-        process.put(machine, "/v1/config", &config).await?;
-        let action = json!({ "action_type": "InstanceStart" });
-        process.put(machine, "/actions", &action).await?;
+        process.boot(machine, &config).await?;
         timing.phase("first guest instruction");
         if args.no_wait {
             return Ok(());

@@ -1,6 +1,6 @@
 //! `tine run`: a machine for one command, or one that stays.
 
-mod config;
+pub mod config;
 mod detached;
 
 pub use detached::words;
@@ -67,11 +67,12 @@ pub struct Args {
     /// Memory, with a unit (K, M, G); a bare number is MiB
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse::size)]
     memory: u64,
-    /// Attach a raw disk image; the guest finds them as vda, vdb, ... (behind the root drive)
-    #[arg(long = "disk", value_name = "PATH[,ro]", value_parser = parse::drive)]
+    /// Attach a disk image, raw or qcow2; the guest finds them as vda, vdb, ... (behind the root
+    /// drive)
+    #[arg(long = "disk", value_name = "PATH[,ro][,qcow2]", value_parser = parse::drive)]
     disks: Vec<parse::Drive>,
     /// Disk image to take as the guest's root file system
-    #[arg(long, value_name = "PATH[,ro]", value_parser = parse::drive)]
+    #[arg(long, value_name = "PATH[,ro][,qcow2]", value_parser = parse::drive)]
     rootfs: Option<parse::Drive>,
     /// Where the guest's console goes [default: none; with -d where `tine logs` finds it]
     #[arg(long, value_name = "none|stdout|FILE", value_parser = parse::console)]

@@ -21,6 +21,9 @@ A full snapshot is memory, devices and disks as one thing. In a machine restored
   clock, random numbers, generation (/run/tine/generation)  are new
   credentials  are whatever memory and disks hold: a snapshot is as secret as its machine
 
+With --disk a snapshot has the disks alone, whose file systems the guest holds still for the
+moment: a machine that is restored from it boots, and finds its files and nothing else.
+
 The machine stands still for milliseconds, and the snapshot is written while it goes on. Where
 most of memory is in an earlier snapshot on the same file system, its files are shared by hard
 links, and only what has changed is written: each snapshot is whole, and any can be removed.

@@ -19,8 +19,11 @@ pub struct Args {
     #[arg(long)]
     stop: bool,
     /// Memory, devices and disks [the default]
-    #[arg(long)]
+    #[arg(long, conflicts_with = "disk")]
     full: bool,
+    /// The disks alone: what comes out of it boots
+    #[arg(long)]
+    disk: bool,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -40,7 +43,10 @@ pub async fn take(args: Args) -> Result<u8, Failure> {
         true => Pidfd::serving(machine.socket()).await,
         false => None,
     };
-    let taken = machine.snapshot(&dir, args.stop).await;
+    let taken = match args.disk {
+        false => machine.snapshot(&dir, args.stop).await,
+        true => machine.snapshot_disks(&dir, args.stop).await,
+    };
     let taken = taken.map_err(|err| Failure::of(&args.id, &err))?;
     // Its id is free, and its disks are, when this returns.
     if process.is_some_and(|process| !process.has_ended(PATIENCE)) {
@@ -51,6 +57,7 @@ pub async fn take(args: Args) -> Result<u8, Failure> {
     }
     let text = match args.json {
         true => output::pretty(&taken),
+        false if args.disk => format!("{} disks\n", taken.id),
         false => format!(
             "{} {} MiB, the machine stood still for {:?}\n",
             taken.id,

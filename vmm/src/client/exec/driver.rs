@@ -6,20 +6,19 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tine_guest_agent::exec::{AttachRequest, HostControl, Record, Started, State};
+use tine_guest_agent::exec::{AttachRequest, HostControl, Record, Started, State, StdinTaken};
 use tine_guest_agent::frame::{Decoder, Frame, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{mpsc, oneshot};
 
+use super::input::{self, Input};
 use super::link::{self, Link, Patience};
-use super::passage::{Passage, Pending, Pipe, deliver, read_input, take};
+use super::passage::{Passage, Pending, Pipe, deliver, take};
 use crate::client::error::Error;
 use crate::client::http::Http;
 
 /// Bytes read at once.
 const CHUNK: usize = 64 << 10;
-/// Bytes of input sent at once.
-const INPUT: usize = 32 << 10;
 /// A connection that has stood this long was of use.
 const OF_USE: Duration = Duration::from_secs(2);
 
@@ -36,11 +35,7 @@ pub struct Fixed {
 /// The state that outlives a connection.
 pub struct Driver {
     fixed: Fixed,
-    stdin: Option<DuplexStream>,
-    /// Input that no connection has taken.
-    held: Vec<u8>,
-    /// The input has ended.
-    input_ended: bool,
+    input: Input,
     outputs: [Pipe; 2],
     controls: mpsc::Receiver<HostControl>,
     started: Option<oneshot::Sender<Started>>,
@@ -73,9 +68,7 @@ impl Driver {
         };
         Self {
             fixed,
-            stdin,
-            held: Vec::new(),
-            input_ended: false,
+            input: Input::new(stdin),
             outputs: [
                 pipe(stdout, from.stdout_offset),
                 pipe(stderr, from.stderr_offset),
@@ -97,7 +90,7 @@ impl Driver {
         let mut patience = Patience::default();
         let result = loop {
             let since = Instant::now();
-            let before = self.offsets();
+            let before = (self.offsets(), self.input.progress());
             let mut passage = Passage::default();
             let broken = match self.serve(&mut link, &mut passage, &mut outcome).await {
                 End::Record(record) => break self.complete(record),
@@ -105,15 +98,20 @@ impl Driver {
                 End::Error(err @ Error::Broken(_)) => err,
                 End::Error(err) => break Err(err),
             };
-            if passage.input_sent && !self.fixed.terminal {
+            if !self.input.can_go_on() && !self.fixed.terminal {
                 let request_id = self.fixed.request_id.to_string();
                 break Err(Error::InputCut { request_id });
             }
-            if self.offsets() != before || since.elapsed() >= OF_USE {
+            let now = (self.offsets(), self.input.progress());
+            if now != before || since.elapsed() >= OF_USE {
                 patience.renew();
             }
             let (http, id) = (&self.fixed.http, &self.fixed.request_id);
-            let again = link::attach_again(http, id, self.offsets(), &mut patience, broken);
+            let from = AttachRequest {
+                take_stdin: self.input.is_counted(),
+                ..self.offsets()
+            };
+            let again = link::attach_again(http, id, from, &mut patience, broken);
             link = tokio::select! {
                 again = again => match again {
                     Ok(link) => link,
@@ -131,6 +129,7 @@ impl Driver {
         AttachRequest {
             stdout_offset: self.outputs[0].offset,
             stderr_offset: self.outputs[1].offset,
+            ..Default::default()
         }
     }
 
@@ -154,7 +153,7 @@ impl Driver {
         let (mut from_agent, mut to_agent) = link.stream.split();
         let mut pending: Option<Pending> = None;
         let mut buffer = vec![0; CHUNK];
-        let mut input = vec![0; INPUT];
+        let mut input = vec![0; input::CHUNK];
         loop {
             if pending.is_none() {
                 match self.next_frame(&mut link.decoder, passage) {
@@ -169,7 +168,7 @@ impl Driver {
                 }
             }
             let idle = passage.out.is_empty();
-            let takes_input = idle && passage.started;
+            let takes_input = idle && passage.started && self.input.has_room();
             tokio::select! {
                 () = outcome.closed() => return End::Dropped,
                 () = deliver(&mut self.outputs, &mut pending), if pending.is_some() => {}
@@ -191,20 +190,16 @@ impl Driver {
                         }
                     }
                 }
-                read = read_input(&mut self.stdin, &mut input), if takes_input => {
+                read = self.input.read(&mut input), if takes_input => {
                     if outcome.is_closed() {
                         return End::Dropped;
                     }
-                    if read == 0 {
-                        self.input_ended = true;
-                        self.stdin = None;
-                    }
+                    self.input.keep(&input[..read]);
                     // A connection that has ended already takes no input: the next one does.
                     if pending.is_none() && let Err(err) = take(&from_agent, &mut link.decoder) {
-                        self.held.extend_from_slice(&input[..read]);
                         return End::Error(Error::broken(err));
                     }
-                    passage.input(&input[..read]);
+                    self.input.send(read, passage);
                 }
             }
         }
@@ -244,6 +239,10 @@ impl Driver {
             }
             return Ok(Step::Nothing);
         }
+        if let Ok(StdinTaken { stdin_offset }) = serde_json::from_slice(&frame.payload) {
+            self.input.taken(stdin_offset)?;
+            return Ok(Step::Nothing);
+        }
         match serde_json::from_slice::<Record>(&frame.payload) {
             Ok(record) if record.state == State::Running => Ok(Step::Nothing),
             Ok(record) if *record.request_id == *self.fixed.request_id => {
@@ -267,17 +266,12 @@ impl Driver {
             pipe.offset = begin;
         }
         passage.started = true;
-        if self.attached_before {
-            if let Some(size) = &self.size {
-                passage.control(size);
-            }
-            if !self.held.is_empty() {
-                passage.input(&std::mem::take(&mut self.held));
-            }
-            if self.input_ended {
-                passage.input(b"");
-            }
+        if self.attached_before
+            && let Some(size) = &self.size
+        {
+            passage.control(size);
         }
+        self.input.begin(started, passage)?;
         self.attached_before = true;
         Ok(())
     }

@@ -1,10 +1,11 @@
 //! A command in the guest, live: three streams, a way to signal it, and its end.
 //!
 //! A task of the runtime keeps the connection. When that breaks, the task attaches to the same
-//! request again, from where the output had got to: the command is never run a second time, and no
-//! byte of its output is lost or seen twice.
+//! request again, from where output and input had got to: the command is never run a second time, and
+//! no byte of its output or input is lost or seen twice.
 
 mod driver;
+mod input;
 mod link;
 mod passage;
 
@@ -51,8 +52,8 @@ pub struct Attach {
     pub from: AttachRequest,
     /// Input is passed to the command.
     pub stdin: bool,
-    /// The command has a terminal, and so a person at it: input that is lost when the connection
-    /// breaks is typed again, and no reason to give up.
+    /// The command has a terminal, and so a person at it: input that may be lost when the connection
+    /// breaks (of an agent that does not tell what it took) is typed again, and no reason to give up.
     pub terminal: bool,
 }
 

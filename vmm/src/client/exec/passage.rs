@@ -4,7 +4,7 @@ use std::io;
 
 use tine_guest_agent::exec::HostControl;
 use tine_guest_agent::frame::{self, Decoder, Stream};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::net::unix::ReadHalf;
 
 /// One output stream.
@@ -27,8 +27,6 @@ pub struct Pending {
 pub struct Passage {
     /// The agent has said that the command runs.
     pub started: bool,
-    /// Bytes of input have been sent.
-    pub input_sent: bool,
     /// Frames that are to be written.
     pub out: Vec<u8>,
     /// Nothing can be written any more.
@@ -44,7 +42,6 @@ impl Passage {
 
     /// Input; empty is its end.
     pub fn input(&mut self, bytes: &[u8]) {
-        self.input_sent |= !bytes.is_empty();
         self.frame(Stream::Stdin, bytes);
     }
 
@@ -79,14 +76,6 @@ pub async fn deliver(outputs: &mut [Pipe; 2], pending: &mut Option<Pending>) {
     }
     if next.written >= next.bytes.len() {
         *pending = None;
-    }
-}
-
-/// Some input; 0 at its end.
-pub async fn read_input(stdin: &mut Option<DuplexStream>, buffer: &mut [u8]) -> usize {
-    match stdin {
-        Some(stdin) => stdin.read(buffer).await.unwrap_or(0),
-        None => std::future::pending().await,
     }
 }
 

@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tine_devices::rate::RateLimiterConfig;
-use tine_devices::virtio::block::{BlockConfig, Cache, Engine};
+use tine_devices::virtio::block::layers::Format;
+use tine_devices::virtio::block::{BlockConfig, Cache, Engine, LowerConfig};
 use tine_guest_agent::fields::{FieldError, Fields};
 
 use super::BadSettings;
 use super::boot::exists;
+use crate::machine::DriveFiles;
 
 /// What a flush is worth.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +55,40 @@ pub struct Drive {
     /// The serial number that the guest reads; only `/v1/config` can set it.
     #[serde(skip)]
     pub serial: Option<String>,
+    /// How the disk is in the image, and what that lies over; only `/v1/config` can say it.
+    #[serde(skip)]
+    pub layers: Layers,
+}
+
+/// A drive's image and what is below it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layers {
+    /// How the disk is in the image.
+    pub format: Format,
+    /// What the image lies over, the lowest first.
+    pub lower: Vec<Lower>,
+    /// The image is the machine's own: a snapshot may take it over as it is.
+    pub own: bool,
+}
+
+/// A file below a drive's image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lower {
+    /// The file.
+    pub path: PathBuf,
+    /// How the disk is in it.
+    pub format: Format,
+}
+
+impl Default for Layers {
+    fn default() -> Self {
+        Self {
+            format: Format::Raw,
+            lower: Vec::new(),
+            own: false,
+        }
+    }
 }
 
 impl Drive {
@@ -75,6 +111,7 @@ impl Drive {
             io_engine: fields.optional("io_engine")?,
             socket: None,
             serial: None,
+            layers: Layers::default(),
         };
         fields.finish()?;
         same_id("drive_id", id, &drive.drive_id)?;
@@ -100,17 +137,47 @@ impl Drive {
             },
             socket: None,
             serial: config.serial.clone(),
+            layers: Layers {
+                format: config.format,
+                lower: config.lower.iter().map(Lower::from).collect(),
+                own: config.own,
+            },
         }
     }
 
+    /// It is in these files now.
+    pub(super) fn note_files(&mut self, mut now: DriveFiles) {
+        let Some((path, format)) = now.files.pop() else {
+            return;
+        };
+        let lower = now.files.into_iter();
+        self.path_on_host = path;
+        self.layers = Layers {
+            format,
+            lower: lower.map(|(path, format)| Lower { path, format }).collect(),
+            own: now.own,
+        };
+    }
+
     pub(super) fn check(&self) -> Result<(), BadSettings> {
-        exists("path_on_host", &self.path_on_host)
+        exists("path_on_host", &self.path_on_host)?;
+        let mut lower = self.layers.lower.iter();
+        lower.try_for_each(|lower| exists("lower", &lower.path))
     }
 
     /// What the device is made from.
     pub fn block_config(&self) -> BlockConfig {
         let mut config = BlockConfig::new(&self.drive_id, &self.path_on_host);
         config.read_only = self.is_read_only;
+        config.format = self.layers.format;
+        config.own = self.layers.own;
+        let lower = self.layers.lower.iter();
+        config.lower = lower
+            .map(|l| LowerConfig {
+                path: l.path.clone(),
+                format: l.format,
+            })
+            .collect();
         config.serial = self.serial.clone();
         config.rate_limiter = self.rate_limiter;
         config.cache = match self.cache_type {
@@ -132,6 +199,15 @@ impl Drive {
         };
         let mode = if self.is_read_only { "ro" } else { "rw" };
         format!("root={device} {mode}")
+    }
+}
+
+impl From<&LowerConfig> for Lower {
+    fn from(lower: &LowerConfig) -> Self {
+        Self {
+            path: lower.path.clone(),
+            format: lower.format,
+        }
     }
 }
 

@@ -11,12 +11,13 @@ mod outputs;
 mod vsock;
 
 use serde::Serialize;
+use tine_devices::rate::BucketConfig;
 use tine_devices::virtio::balloon::BalloonConfig;
 use tine_devices::virtio::vsock::VsockConfig;
 
 pub use balloon::balloon;
 pub use boot::BootSource;
-pub use drive::{CacheType, Drive, DrivePatch, IoEngine};
+pub use drive::{CacheType, Drive, DrivePatch, IoEngine, Layers, Lower};
 pub use interface::{Interface, InterfacePatch};
 pub use machine::{HugePages, MachinePatch, MachineSettings};
 pub use mmds::MmdsSettings;
@@ -24,6 +25,7 @@ pub use outputs::{Entropy, LoggerSettings, MetricsSettings, Serial};
 pub use vsock::Vsock;
 
 use crate::config::{ConsoleConfig, MachineConfig};
+use crate::machine::DriveFiles;
 
 /// Everything that has been configured so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -230,6 +232,8 @@ impl Settings {
         // An initrd may hold the agent, which goes by its own word; to others it means nothing.
         config.root_drive = root.and(source.initrd_path.as_ref()).map(|_| 0);
         config.console = self.console();
+        config.console_limit = self.console_limit();
+        config.entropy_limit = self.entropy.and_then(|entropy| entropy.rate_limiter);
         if let Some(vsock) = &self.vsock {
             config.vsock = VsockConfig {
                 guest_cid: vsock.guest_cid,
@@ -275,7 +279,20 @@ impl Settings {
                 uds_path: Some(path.clone()),
             }),
             boot_timer: config.boot_timer,
+            entropy: config.entropy_limit.map(|limit| Entropy {
+                rate_limiter: Some(limit),
+            }),
             ..outputs
+        }
+    }
+
+    /// Notes which files the drives are in.
+    pub fn note_drives(&mut self, all: Vec<DriveFiles>) {
+        for now in all {
+            let drive = self.drives.iter_mut().find(|d| d.drive_id == now.drive);
+            if let Some(drive) = drive {
+                drive.note_files(now);
+            }
         }
     }
 
@@ -290,6 +307,11 @@ impl Settings {
             (None, None, Some(true)) => ConsoleConfig::Stdout,
             (None, None, _) => ConsoleConfig::None,
         }
+    }
+
+    /// How much of the console goes there.
+    pub fn console_limit(&self) -> Option<BucketConfig> {
+        self.serial.as_ref()?.rate_limiter
     }
 }
 

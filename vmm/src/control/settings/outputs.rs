@@ -14,6 +14,8 @@ use crate::logger::Level;
 pub struct Serial {
     /// A file, created or truncated; standard output when not given.
     pub serial_out_path: Option<PathBuf>,
+    /// How many bytes of it: what is beyond that is lost.
+    pub rate_limiter: Option<BucketConfig>,
 }
 
 impl Serial {
@@ -21,23 +23,17 @@ impl Serial {
     pub fn from_fields(mut fields: Fields) -> Result<Self, FieldError> {
         let serial = Self {
             serial_out_path: fields.optional("serial_out_path")?,
+            rate_limiter: fields.optional("rate_limiter")?,
         };
-        let limit: Option<BucketConfig> = fields.optional("rate_limiter")?;
         fields.finish()?;
-        match limit {
-            Some(_) => Err(FieldError::new(
-                "rate_limiter",
-                "the console cannot be limited: leave it out",
-            )),
-            None => Ok(serial),
-        }
+        Ok(serial)
     }
 }
 
 /// The entropy device. Every machine has it, as no guest should be without.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Entropy {
-    /// Limits.
+    /// Limits of what the guest gets: more has to wait.
     pub rate_limiter: Option<RateLimiterConfig>,
 }
 
@@ -48,13 +44,7 @@ impl Entropy {
             rate_limiter: fields.optional("rate_limiter")?,
         };
         fields.finish()?;
-        match entropy.rate_limiter {
-            Some(_) => Err(FieldError::new(
-                "rate_limiter",
-                "a request yields 64 KiB at most, and there is no other limit: leave it out",
-            )),
-            None => Ok(entropy),
-        }
+        Ok(entropy)
     }
 }
 

@@ -94,7 +94,7 @@ fn what_is_not_supported_is_refused_by_name() {
     );
     let serial = |json| Serial::from_fields(fields(json)).map(drop);
     refused(
-        serial(r#"{"rate_limiter":{"size":1,"refill_time":1}}"#),
+        serial(r#"{"rate_limiter":{"size":1,"refill_time":1,"burst":1}}"#),
         "rate_limiter",
     );
 }

@@ -263,3 +263,30 @@ fn a_receive_buffers_layout_is_the_drivers_choice() {
         assert_eq!(data, b"abcdef");
     }
 }
+
+#[test]
+fn bytes_behind_passed_descriptors_and_before_an_end_are_not_forgotten() {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    let mut guest = Guest::new();
+    let (mut host, key) = guest.connected(1);
+    // A client that passes a descriptor along ends the device's read in the middle.
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut passed = SendAncillaryBuffer::new(&mut space);
+    let descriptor = [std::os::fd::AsFd::as_fd(&host)];
+    assert!(passed.push(SendAncillaryMessage::ScmRights(&descriptor)));
+    let bytes = [std::io::IoSlice::new(b"with")];
+    sendmsg(&host, &bytes, &mut passed, SendFlags::empty()).unwrap();
+    host.write_all(b"behind").unwrap();
+    let mut received = Vec::new();
+    while received.len() < 10 {
+        received.extend(guest.expect(op::RW).1);
+    }
+    assert_eq!(received, b"withbehind");
+    // Data and the end at the same moment, and the guest answers after that.
+    host.write_all(b"last").unwrap();
+    host.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(guest.expect(op::RW).1, b"last");
+    assert_eq!(guest.expect(op::SHUTDOWN).0.flags, SHUTDOWN_SEND);
+    guest.send_data(key, b"answer");
+    assert_eq!(read_exactly(&mut host, 6), b"answer");
+}
