@@ -16,6 +16,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+/// Runs a program of the host, which must end well, and gives all that it says.
+pub fn host(words: &[&str]) -> String {
+    let output = Command::new(words[0]).args(&words[1..]).output();
+    let output = output.unwrap_or_else(|err| panic!("{}: {err}; run ./setup", words[0]));
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "{words:?}: {said}");
+    said
+}
+
 /// The bare-metal guest `NAME`, from `guests/NAME.S`.
 pub fn guest(name: &str) -> PathBuf {
     let path = Path::new(env!("TINE_GUESTS"))

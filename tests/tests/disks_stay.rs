@@ -2,22 +2,13 @@
 //! the disks alone, and by `tine stop` and `tine start`.
 
 use std::fs;
-use std::process::Command;
 
 use serde_json::Value;
 use tine_tests::cli::{Place, with_vmm};
 use tine_tests::linux::image;
-use tine_tests::{require_kvm, text};
+use tine_tests::{host, require_kvm};
 
 const MOUNT: &str = "mkdir -p /mnt; mount /dev/vda /mnt";
-
-fn host(words: &[&str]) -> String {
-    let output = Command::new(words[0]).args(&words[1..]).output();
-    let output = output.unwrap_or_else(|err| panic!("{}: {err}; run ./setup", words[0]));
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert!(output.status.success(), "{words:?}: {said}");
-    said
-}
 
 #[test]
 fn disks_are_there_after_the_machine() {

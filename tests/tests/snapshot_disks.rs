@@ -7,15 +7,7 @@ use std::process::Command;
 
 use tine_tests::cli::{Place, with_vmm};
 use tine_tests::linux::image;
-use tine_tests::{require_kvm, text};
-
-fn host(words: &[&str]) -> String {
-    let output = Command::new(words[0]).args(&words[1..]).output();
-    let output = output.unwrap_or_else(|err| panic!("{}: {err}; run ./setup", words[0]));
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert!(output.status.success(), "{words:?}: {said}");
-    said
-}
+use tine_tests::{host, require_kvm, text};
 
 /// A file in a file system that nobody has mounted.
 fn cat(image: &Path, path: &str) -> String {

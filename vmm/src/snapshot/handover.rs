@@ -27,6 +27,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 use tine_devices::virtio::block::layers::Format;
+use tine_snapshot::manifest::{MAX_LAYERS as MAX_LAYERS_OF_A_DISK, is_drive_id};
 use tine_snapshot::section::Section;
 use tine_snapshot::{Id, ReadError, Snapshot, state_file};
 
@@ -217,6 +218,13 @@ impl Loaded {
                 });
             }
             let drive = disk.drive;
+            // It is going to be part of paths.
+            if !is_drive_id(&drive) || layers.len() > MAX_LAYERS_OF_A_DISK {
+                return Err(malformed(format!(
+                    "a drive {drive:?} of {} layers",
+                    layers.len()
+                )));
+            }
             disks.push(LoadedDisk { drive, layers });
         }
         match files.next() {
