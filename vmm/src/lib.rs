@@ -21,6 +21,7 @@ pub mod logger;
 pub mod machine;
 pub mod memory;
 pub mod process;
+pub mod replace;
 pub mod signals;
 pub mod snapshot;
 mod threads;

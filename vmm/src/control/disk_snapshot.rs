@@ -99,7 +99,10 @@ impl Controller {
             Ok(taken) => taken,
             Err(refusal) => return refuse(refusal, frozen.reply),
         };
-        let vsock = self.machine.as_ref().map(|machine| machine.vsock().clone());
+        // With `stop` the guest does not run any more, and has nothing to go on with.
+        if held && !stop {
+            self.thaw();
+        }
         let job = Job {
             request: frozen.request,
             reply: frozen.reply,
@@ -108,17 +111,24 @@ impl Controller {
         };
         drop(frozen.permit);
         self.write_out(job, move |target, report| {
-            // With `stop` the guest does not run any more, and has nothing to go on with.
-            if let (true, false, Some(vsock)) = (held, stop, vsock) {
-                // It would thaw by itself, only later.
-                if let Err(err) = agent::thaw(&vsock, Instant::now() + PATIENCE) {
-                    logger::log(Level::Warning, err);
-                }
-            }
             let snapshot = save.write(target.path(), report)?;
             drop(save);
             Ok(snapshot.manifest().clone())
         });
+    }
+
+    /// Lets the guest's file systems go on. They would by themselves, only later.
+    fn thaw(&self) {
+        let Some(machine) = &self.machine else { return };
+        let vsock = machine.vsock().clone();
+        let thaw = move || {
+            if let Err(err) = agent::thaw(&vsock, Instant::now() + PATIENCE) {
+                logger::log(Level::Warning, err);
+            }
+        };
+        if let Err(err) = self.starter.spawn("thaw", Role::Worker, thaw) {
+            logger::log(Level::Error, Refusal::failed("start a thread", err));
+        }
     }
 
     fn try_take_disks(&mut self, stay: bool) -> Result<(SaveDisks, Duration), Refusal> {
