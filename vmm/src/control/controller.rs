@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use tine_devices::mmds::Mmds;
 use tine_guest_agent::refresh::Refresh;
+use tine_jailer::seccomp::Role;
 
 use super::command::{Command, Lifecycle, Refusal, Reply};
 use super::deletion::{Deletion, Times};
+use super::files::{self, Files, Jobs};
 use super::fork::HandingOut;
 use super::handle::{Handle, Identity, Shared};
 use super::recorder::{self, RecordError, Recorder};
@@ -70,6 +72,8 @@ pub struct Controller {
     pub(super) writing: Option<Writing>,
     /// Sockets at which others take copies of the machine.
     pub(super) handing_out: Vec<HandingOut>,
+    /// What the thread for files is to do, until it is there.
+    jobs: Option<Jobs>,
     /// This thread can make no machine any more.
     pub(super) confined: bool,
     /// Starts the threads that it needs then.
@@ -93,11 +97,13 @@ impl Controller {
             return Ok(Err(times));
         }
         let (sender, commands) = mpsc::channel();
-        let shared = Shared::new(identity, deletion, metadata, sender);
+        let (files, jobs) = Files::new();
+        let shared = Shared::new(identity, deletion, metadata, files, sender);
         let handle = Handle(shared.clone());
         let controller = Self {
             shared,
             commands,
+            jobs: Some(jobs),
             settings: Settings::default(),
             machine: None,
             recorder: Recorder::default(),
@@ -117,6 +123,11 @@ impl Controller {
 
     /// Works until the machine is over.
     pub fn run(mut self, plan: StartPlan) -> Result<Outcome, Refusal> {
+        if let Some(jobs) = self.jobs.take() {
+            let serve = move || files::serve(&jobs);
+            let thread = self.starter.spawn("files", Role::Worker, serve);
+            thread.map_err(|err| Refusal::failed("start a thread", err))?;
+        }
         let run_dir = self.shared.identity.run_dir.clone();
         self.recorder = Recorder::open(run_dir.as_deref())
             .map_err(|err| Refusal::failed("keep records", err))?;

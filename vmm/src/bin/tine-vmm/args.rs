@@ -1,5 +1,6 @@
 //! The arguments of `tine-vmm`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser};
@@ -143,6 +144,16 @@ fn print_version(version: u32) -> ! {
 }
 
 impl Args {
+    /// Whether no word of the arguments can be about the filters, which then are on. Known before
+    /// the arguments have been read, and nobody has to wait for that.
+    pub fn leave_filters_on() -> bool {
+        let about = |word: &OsString| {
+            let word = word.as_encoded_bytes();
+            word.starts_with(b"--seccomp") || word.starts_with(b"--no-seccomp")
+        };
+        !std::env::args_os().any(|word| about(&word))
+    }
+
     /// What is done about system calls.
     pub fn seccomp(&self) -> Mode {
         if self.no_seccomp {
