@@ -27,7 +27,9 @@ fn main() {
     let mut code = String::new();
     let debug = env::var_os("CARGO_CFG_DEBUG_ASSERTIONS").is_some();
     let mut every = Table::default();
-    for role in ["main", "devices", "vcpu", "api", "worker", "process"] {
+    for role in [
+        "main", "devices", "vcpu", "api", "worker", "writer", "fork", "starter", "process",
+    ] {
         let read = |name: &str| {
             let path = Path::new(RULES).join(name).with_extension("rules");
             fs::read_to_string(path).ok()

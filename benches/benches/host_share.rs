@@ -25,7 +25,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use event_manager::{EventManager, MutEventSubscriber, SubscriberOps};
-use tine::api::{DEFAULT_MAX_BODY, Server, Socket};
+use tine::api::{DEFAULT_MAX_BODY, Prepared, Socket};
 use tine::control::{Controller, Identity, State};
 use tine_devices::bus::lock;
 use tine_devices::mmds::Mmds;
@@ -102,7 +102,8 @@ fn main() {
     let (_controller, handle) = made.map_err(drop).expect("no deleted machine");
     let socket = Socket::bind(&path).expect("a socket");
     let dial = Box::new(move |_: &_| vsock.connect(AGENT_PORT));
-    let server = Server::spawn_with(socket, handle.clone(), dial, DEFAULT_MAX_BODY);
+    let server = Prepared::begin(false)
+        .and_then(|server| server.serve_with(socket, handle.clone(), dial, DEFAULT_MAX_BODY));
     let server = server.expect("a server");
     handle.pretend(State::Running, None);
 

@@ -189,14 +189,55 @@ impl Drop for Running<'_> {
     }
 }
 
+/// Waits for the signs of all, which come in any order; returns when each was there.
+pub fn wait_for_signs(running: &mut [Running<'_>]) -> anyhow::Result<Vec<Instant>> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut signs = vec![None; running.len()];
+    while let Some(first) = signs.iter().position(Option::is_none) {
+        let left: Vec<usize> = (first..running.len())
+            .filter(|n| signs[*n].is_none())
+            .collect();
+        let outputs = left
+            .iter()
+            .filter_map(|number| running[*number].stdout.as_ref());
+        let mut polled: Vec<_> = outputs.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        if polled.len() < left.len() {
+            bail!(running[first].complaint("its output has ended"));
+        }
+        let time = timespec(deadline.saturating_duration_since(Instant::now()));
+        match poll(&mut polled, Some(&time)) {
+            Ok(0) => bail!(running[first].complaint("its program has written nothing")),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(err) => return Err(err).context("cannot wait for many processes"),
+        }
+        let now = Instant::now();
+        let ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
+        for (number, _) in left.into_iter().zip(ready).filter(|(_, ready)| *ready) {
+            let mut bytes = [0; 4096];
+            let output = running[number].stdout.as_mut();
+            let len = output.map_or(Ok(0), |output| output.read(&mut bytes));
+            match len.context("cannot read from a process")? {
+                0 => bail!(running[number].complaint("it has ended without a sign")),
+                len if bytes[..len].contains(&SIGN) => signs[number] = Some(now),
+                _ => {}
+            }
+        }
+    }
+    Ok(signs.into_iter().flatten().collect())
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: duration.as_secs() as i64,
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}
+
 /// Waits until `fd` is readable or at its end; false when time is up.
 fn readable(fd: &impl std::os::fd::AsFd, deadline: Instant) -> anyhow::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec {
-            tv_sec: left.as_secs() as i64,
-            tv_nsec: i64::from(left.subsec_nanos()),
-        };
+        let left = timespec(left);
         match poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&left)) {
             Ok(ready) => return Ok(ready > 0),
             Err(rustix::io::Errno::INTR) => {}

@@ -7,9 +7,8 @@ use crate::error::{JailError, failed};
 use crate::proc_fs::Proc;
 use crate::sys;
 
-/// Kinds of namespaces that a user namespace can be denied, by `/proc/sys/user/max_..._namespaces`
-/// (namespaces(7)).
-const KINDS: [&str; 8] = ["cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"];
+/// How many user namespaces can be made in this one (namespaces(7)).
+const LIMIT: &str = "sys/user/max_user_namespaces";
 
 /// Becomes `uid` and `gid`, in no other group, and in a user namespace that knows no one else.
 /// `Ok(false)`: without the namespace, since the host does not allow it.
@@ -52,16 +51,10 @@ fn write_maps(proc: &Proc, uid: u32, gid: u32) -> Result<(), JailError> {
     write("gid_map", &format!("{gid} {gid} 1"))
 }
 
-/// Lets nobody in this user namespace make further namespaces of any kind.
+/// Lets nobody in this user namespace make further ones, and with them the right to make any other
+/// kind: that right is given up here, and comes with a new user namespace only. So there is one limit
+/// to write and not one for each kind, each of which many jails at once would wait for.
 pub(crate) fn deny_namespaces(proc: &Proc) -> Result<(), JailError> {
-    for kind in KINDS {
-        let file = format!("sys/user/max_{kind}_namespaces");
-        match proc.write(&file, "0") {
-            Ok(()) => {}
-            // An older kernel has fewer kinds.
-            Err(err) if err.kind() == std::io::ErrorKind::NotFound => {}
-            Err(err) => return Err(failed(format!("write 0 to /proc/{file}"))(err)),
-        }
-    }
-    Ok(())
+    proc.write(LIMIT, "0")
+        .map_err(failed(format!("write 0 to /proc/{LIMIT}")))
 }

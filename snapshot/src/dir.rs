@@ -6,10 +6,11 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::ReadError;
+use crate::stat;
 
 /// An open directory, and its path for messages.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ pub(crate) struct Dir {
 impl Dir {
     pub(crate) fn open(path: &Path) -> Result<Self, ReadError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        match rustix::fs::open(path, flags, Mode::empty()) {
+        match rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty()) {
             Ok(fd) => Ok(Self {
                 fd,
                 path: path.to_owned(),
@@ -55,14 +56,14 @@ impl Dir {
         };
         // Looked at before it is opened, as opening a device can have effects, and afterwards, as
         // it may be another by then.
-        let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
-        require_regular(&path, stat.st_mode)?;
+        let stat = stat::at(&self.fd, name).map_err(failed)?;
+        require_regular(&path, stat.stx_mode.into())?;
         // A FIFO would not wait for its other end: NONBLOCK means nothing to a regular file.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty()).map_err(failed)?;
-        let stat = rustix::fs::fstat(&fd).map_err(failed)?;
-        require_regular(&path, stat.st_mode)?;
-        Ok((File::from(fd), stat.st_size as u64))
+        let stat = stat::of(&fd).map_err(failed)?;
+        require_regular(&path, stat.stx_mode.into())?;
+        Ok((File::from(fd), stat.stx_size))
     }
 
     /// Opens a file that has to be exactly so long.

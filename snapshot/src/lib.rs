@@ -22,6 +22,7 @@ mod partial;
 mod partial_file;
 mod reader;
 pub mod section;
+mod stat;
 pub mod state_file;
 mod steps;
 mod verify;

@@ -12,11 +12,12 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, RenameFlags, Statx};
 use rustix::io::Errno;
 
 use crate::error::WriteError;
 use crate::id::Id;
+use crate::stat;
 use crate::steps::step;
 
 const DIRECTORY: OFlags = OFlags::RDONLY
@@ -50,7 +51,7 @@ impl Partial {
             path: target.to_owned(),
             source: source.into(),
         };
-        match rustix::fs::statat(&parent, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
+        match stat::at(&parent, name.as_slice()) {
             Err(Errno::NOENT) => {}
             Ok(_) => {
                 return Err(WriteError::Exists {
@@ -81,8 +82,8 @@ impl Partial {
                 Err(Errno::WOULDBLOCK) => continue,
                 other => other.map_err(|source| failed("lock the directory made for", source))?,
             }
-            let stat = rustix::fs::fstat(&dir).map_err(|source| failed("look at", source))?;
-            if stat.st_nlink == 0 {
+            let stat = stat::of(&dir).map_err(|source| failed("look at", source))?;
+            if stat.stx_nlink == 0 {
                 continue;
             }
             step();
@@ -226,7 +227,7 @@ pub(crate) fn open_parent(target: &Path) -> Result<(OwnedFd, Vec<u8>), WriteErro
         _ => Path::new("."),
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match rustix::fs::open(parent, flags, Mode::empty()) {
+    match rustix::fs::openat(rustix::fs::CWD, parent, flags, Mode::empty()) {
         Ok(fd) => Ok((fd, name.to_vec())),
         Err(source) => Err(WriteError::Io {
             action: "open the directory that is to hold the snapshot,",
@@ -248,14 +249,19 @@ pub(crate) fn is_partial(found: &[u8], name: &[u8]) -> bool {
     id.is_some_and(|id| id.parse::<Id>().is_ok())
 }
 
+/// Device and number: no two files have the same.
+fn place(stat: &Statx) -> (u32, u32, u64) {
+    (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino)
+}
+
 /// Whether the name is that of the open file. Its maker may have published it and gone between a
 /// look at the name and the lock: then the lock is that of something whole, and the name is of
 /// nothing. Who holds the lock knows that what this says stays so.
 pub(crate) fn is_same(parent: &OwnedFd, name: &[u8], open: impl AsFd) -> bool {
-    let named = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
-    let open = rustix::fs::fstat(open);
+    let named = stat::at(parent, name);
+    let open = stat::of(open);
     matches!((named, open), (Ok(named), Ok(open))
-        if (named.st_dev, named.st_ino) == (open.st_dev, open.st_ino))
+        if place(&named) == place(&open))
 }
 
 /// Bytes that a file system still has for this process.

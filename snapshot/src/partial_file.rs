@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::error::WriteError;
 use crate::id::Id;
 use crate::partial::{is_same, partial_prefix};
+use crate::stat;
 use crate::steps::step;
 
 /// The file, until it is published or dropped.
@@ -48,8 +49,8 @@ impl PartialFile {
                 Err(Errno::WOULDBLOCK) => continue,
                 other => other.map_err(|errno| failed("lock", errno.into()))?,
             }
-            let stat = rustix::fs::fstat(&file).map_err(|errno| failed("look at", errno.into()))?;
-            if stat.st_nlink == 0 {
+            let stat = stat::of(&file).map_err(|errno| failed("look at", errno.into()))?;
+            if stat.stx_nlink == 0 {
                 continue;
             }
             return Ok(Self {

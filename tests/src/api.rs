@@ -87,6 +87,11 @@ impl Vmm {
     /// Starts what is to become one, with its socket `api.sock` in the directory.
     pub fn spawn(mut command: Command, dir: TempDir) -> Self {
         let child = command.spawn().expect("tine-vmm can be started");
+        Self::adopt(child, dir)
+    }
+
+    /// Takes one that was started with this run directory, and waits for its socket.
+    pub fn adopt(child: Child, dir: TempDir) -> Self {
         let vmm = Self { child, dir };
         let start = Instant::now();
         while UnixStream::connect(vmm.socket()).is_err() {

@@ -123,9 +123,19 @@ impl Place {
     pub fn ok<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> String {
         let output = self.output(args);
         let errors = text(&output.stderr);
-        assert!(output.status.success(), "{}: {errors}", output.status);
+        let ended = output.status;
+        assert!(ended.success(), "{ended}: {errors}{}", self.logs());
         assert_eq!(errors, "");
         text(&output.stdout)
+    }
+
+    /// What the machines' processes have logged, for the message of a test that fails.
+    fn logs(&self) -> String {
+        let machines = std::fs::read_dir(self.run()).into_iter().flatten();
+        let logs = machines.flatten().map(|dir| dir.path().join("vmm.log"));
+        let read = logs.filter_map(|log| Some((log.clone(), std::fs::read_to_string(log).ok()?)));
+        read.map(|(log, text)| format!("\n{}:\n{text}", log.display()))
+            .collect()
     }
 
     /// Standard error of `tine ARGS`, which must end with `status`.

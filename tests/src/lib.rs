@@ -5,6 +5,7 @@
 
 pub mod api;
 pub mod cli;
+pub mod jail;
 pub mod linux;
 pub mod python;
 pub mod sandbox;

@@ -171,7 +171,7 @@ fn the_boot_timer_tells_the_log() {
 fn metrics_go_to_the_file_of_the_arguments() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("metrics");
-    let words = ["--no-seccomp", "--metrics-path", path.to_str().unwrap()];
+    let words = ["--metrics-path", path.to_str().unwrap()];
     let vmm = Vmm::start_in(dir, words);
     vmm.put("/metrics", &json!({"metrics_path": "/tmp/other"}))
         .expect(400);

@@ -21,8 +21,10 @@ pub mod logger;
 pub mod machine;
 pub mod memory;
 pub mod process;
+pub mod replace;
 pub mod signals;
 pub mod snapshot;
+mod threads;
 
 pub mod usage;
 pub mod vcpu;

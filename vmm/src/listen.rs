@@ -35,6 +35,9 @@ pub enum ListenError {
     /// It is no socket.
     #[error("{} exists and is not a socket: remove it or use another path", .0.display())]
     NotASocket(PathBuf),
+    /// Something is there already.
+    #[error("{} exists: remove it or use another path", .0.display())]
+    Exists(PathBuf),
     /// The socket cannot be made.
     #[error("cannot listen on {}: {source}", path.display())]
     Bind {
@@ -57,6 +60,19 @@ pub struct Socket {
 impl Socket {
     /// Listens at `path`. Clients that connect from now on wait for their answer.
     pub fn bind(path: &Path) -> Result<Self, ListenError> {
+        Self::bind_or(path, replace)
+    }
+
+    /// The same, and nothing is replaced: to find out whether a socket is dead takes a call that a
+    /// process with a guest may not make.
+    pub fn bind_new(path: &Path) -> Result<Self, ListenError> {
+        Self::bind_or(path, |path| Err(ListenError::Exists(path.into())))
+    }
+
+    fn bind_or(
+        path: &Path,
+        there: impl FnOnce(&Path) -> Result<UnixListener, ListenError>,
+    ) -> Result<Self, ListenError> {
         let len = path.as_os_str().len();
         if len > MAX_PATH {
             return Err(ListenError::TooLong {
@@ -69,7 +85,7 @@ impl Socket {
             source,
         };
         let listener = match UnixListener::bind(path) {
-            Err(err) if err.kind() == io::ErrorKind::AddrInUse => replace(path)?,
+            Err(err) if err.kind() == io::ErrorKind::AddrInUse => there(path)?,
             bound => bound.map_err(failed)?,
         };
         listener.set_nonblocking(true).map_err(failed)?;
@@ -147,8 +163,11 @@ mod tests {
         let refused = Socket::bind(&path).unwrap_err();
         assert!(matches!(refused, ListenError::InUse(_)));
         assert!(refused.to_string().contains("api.sock"));
+        let refused = Socket::bind_new(&path).unwrap_err();
+        assert!(matches!(refused, ListenError::Exists(_)));
         drop(first);
         assert!(!path.exists());
+        drop(Socket::bind_new(&path).unwrap());
     }
 
     #[test]

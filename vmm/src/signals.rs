@@ -4,6 +4,7 @@
 use std::io;
 use std::thread;
 
+use tine_jailer::seccomp::{self, Role};
 use vmm_sys_util::signal::{block_signal, create_sigset};
 
 const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -24,6 +25,8 @@ impl Blocked {
     pub fn forward(self, on_signal: impl Fn(i32) + Send + 'static) -> io::Result<()> {
         let set = create_sigset(&ENDING)?;
         let wait = move || {
+            seccomp::install(Role::Worker, "signals")
+                .expect("a filter that was compiled can be installed");
             loop {
                 let mut signal = 0;
                 // SAFETY: both pointers are to values that live through the call.

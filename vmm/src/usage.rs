@@ -72,7 +72,8 @@ impl UsageFile {
         let mut line = serde_json::to_vec(&record)?;
         line.push(b'\n');
         self.0.write_all(&line)?;
-        self.0.sync_data()
+        // As files are synced everywhere else: the length is part of it in any case.
+        self.0.sync_all()
     }
 }
 

@@ -9,6 +9,7 @@ use crate::report::Answer;
 /// The question.
 pub const QUESTION: Question = Question {
     name: "cold-start",
+    for_root: false,
     answer,
 };
 

@@ -18,6 +18,7 @@ use crate::report::Answer;
 /// The question.
 pub const QUESTION: Question = Question {
     name: "exec",
+    for_root: false,
     answer,
 };
 

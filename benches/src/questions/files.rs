@@ -17,6 +17,7 @@ use crate::rounds;
 /// The question.
 pub const QUESTION: Question = Question {
     name: "files",
+    for_root: false,
     answer,
 };
 

@@ -22,6 +22,7 @@ use crate::smaps;
 /// The question.
 pub const QUESTION: Question = Question {
     name: "fork",
+    for_root: false,
     answer,
 };
 

@@ -16,6 +16,7 @@ use crate::smaps;
 /// The question.
 pub const QUESTION: Question = Question {
     name: "memory",
+    for_root: false,
     answer,
 };
 

@@ -4,6 +4,7 @@ mod cold_start;
 mod exec;
 mod files;
 mod fork;
+mod jail;
 mod linux;
 mod memory;
 mod restore;
@@ -14,6 +15,7 @@ mod socket;
 use std::path::Path;
 
 use anyhow::Context;
+use rustix::process::geteuid;
 use tempfile::TempDir;
 
 use crate::cli::Args;
@@ -28,11 +30,13 @@ use crate::rounds;
 pub struct Question {
     /// Its name on the command line.
     pub name: &'static str,
+    /// Only root can ask it.
+    pub for_root: bool,
     /// Measures.
     pub answer: fn(&Bench) -> anyhow::Result<Answer>,
 }
 
-const QUESTIONS: [Question; 9] = [
+const QUESTIONS: [Question; 10] = [
     cold_start::QUESTION,
     memory::QUESTION,
     exec::QUESTION,
@@ -41,6 +45,7 @@ const QUESTIONS: [Question; 9] = [
     fork::QUESTION,
     restore_linux::QUESTION,
     snapshot::QUESTION,
+    jail::QUESTION,
     socket::QUESTION,
 ];
 
@@ -57,12 +62,22 @@ pub fn names() -> Vec<&'static str> {
     std::iter::once(ALL).chain(names).collect()
 }
 
-/// The questions that `names` stand for, each once.
+/// The questions that `names` stand for, each once. What only root can ask is left out of [`ALL`]
+/// by others, who are told.
 pub fn asked(names: &[String]) -> impl Iterator<Item = &'static Question> {
     let all = names.iter().any(|name| name == ALL);
     let asked = move |question: &&Question| {
-        let named = names.iter().any(|name| name == question.name);
-        named || all && !BY_NAME.contains(&question.name)
+        if names.iter().any(|name| name == question.name) {
+            return true;
+        }
+        let left_out = all && question.for_root && !geteuid().is_root();
+        if left_out {
+            eprintln!(
+                "tine-bench: the question `{}` is left out: only root can ask it",
+                question.name
+            );
+        }
+        all && !left_out && !BY_NAME.contains(&question.name)
     };
     QUESTIONS.iter().filter(asked)
 }

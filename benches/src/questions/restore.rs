@@ -18,6 +18,7 @@ use crate::rounds;
 /// The question.
 pub const QUESTION: Question = Question {
     name: "restore",
+    for_root: false,
     answer,
 };
 

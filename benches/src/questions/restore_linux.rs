@@ -23,6 +23,7 @@ use crate::rounds;
 /// The question.
 pub const QUESTION: Question = Question {
     name: "restore-linux",
+    for_root: false,
     answer,
 };
 

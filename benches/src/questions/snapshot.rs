@@ -21,6 +21,7 @@ use crate::rounds;
 /// The question.
 pub const QUESTION: Question = Question {
     name: "snapshot",
+    for_root: false,
     answer,
 };
 

@@ -13,6 +13,7 @@ use crate::report::Answer;
 /// The question.
 pub const QUESTION: Question = Question {
     name: "socket",
+    for_root: false,
     answer,
 };
 

@@ -83,7 +83,9 @@ impl fmt::Display for Step {
                 f,
                 "become user {uid} in group {gid} alone, in a user namespace without anybody else"
             ),
-            Step::NoNamespaces => f.write_str("forbid further namespaces of all kinds"),
+            Step::NoNamespaces => {
+                f.write_str("forbid further user namespaces, and so those of all kinds")
+            }
             Step::NoCapabilities => f.write_str("drop all capabilities, from the bounding set too"),
             Step::NoPrivileges => {
                 f.write_str("gain nothing by executing, be dumped and looked into by nobody")

@@ -19,16 +19,25 @@ pub enum Role {
     Api,
     /// A thread beside the others: a drive's worker, one that waits for something.
     Worker,
+    /// The thread that writes a snapshot.
+    Writer,
+    /// Those that make copies of the machine ready and hand them out.
+    Fork,
+    /// The one that starts threads for the controller.
+    Starter,
 }
 
 /// All roles.
-pub const ROLES: [Role; 6] = [
+pub const ROLES: [Role; 9] = [
     Role::Process,
     Role::Main,
     Role::Devices,
     Role::Vcpu,
     Role::Api,
     Role::Worker,
+    Role::Writer,
+    Role::Fork,
+    Role::Starter,
 ];
 
 mod compiled {
@@ -45,7 +54,7 @@ macro_rules! texts {
 
 /// The rules as they were written.
 const TEXTS: &[(&str, &str)] = texts! {
-    "process" "main" "devices" "vcpu" "api" "worker" "thread" "heap" "start" "restrict"
+    "process" "main" "devices" "vcpu" "api" "worker" "writer" "fork" "starter" "thread" "heap" "files" "start" "restrict"
 };
 
 impl Role {
@@ -58,6 +67,9 @@ impl Role {
             Role::Vcpu => "vcpu",
             Role::Api => "api",
             Role::Worker => "worker",
+            Role::Writer => "writer",
+            Role::Fork => "fork",
+            Role::Starter => "starter",
         }
     }
 
@@ -69,6 +81,9 @@ impl Role {
             Role::Vcpu => &compiled::VCPU,
             Role::Api => &compiled::API,
             Role::Worker => &compiled::WORKER,
+            Role::Writer => &compiled::WRITER,
+            Role::Fork => &compiled::FORK,
+            Role::Starter => &compiled::STARTER,
         }
     }
 

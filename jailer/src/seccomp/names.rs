@@ -75,7 +75,7 @@ named! {
 named! {
     /// Constants that rules speak of.
     CONSTANTS: u64;
-    AF_UNIX SOCK_STREAM SOCK_DGRAM
+    AF_UNIX SOL_SOCKET SOCK_STREAM SOCK_DGRAM
     PROT_EXEC PROT_WRITE MAP_ANONYMOUS MAP_PRIVATE MAP_SHARED MAP_FIXED
     F_GETFD F_SETFD F_GETFL F_SETFL F_DUPFD_CLOEXEC F_ADD_SEALS F_GET_SEALS F_OFD_SETLK F_SETLK
     FIONBIO FIONREAD TCGETS
@@ -130,6 +130,7 @@ pub const KVM: &[(&str, u64)] = &[
     ("KVM_SET_USER_MEMORY_REGION", iow(0x46, 32)),
     ("KVM_SET_TSS_ADDR", io(0x47)),
     ("KVM_CREATE_IRQCHIP", io(0x60)),
+    ("KVM_IRQ_LINE", iow(0x61, 8)),
     ("KVM_GET_IRQCHIP", iowr(0x62, 520)),
     ("KVM_SET_IRQCHIP", ior(0x63, 520)),
     ("KVM_IRQFD", iow(0x76, 32)),
@@ -193,6 +194,10 @@ pub fn value_of(word: &str) -> Option<u64> {
         ("PR_GET_AUXV", 0x4155_5856),
         // `linux/sockios.h`.
         ("SIOCGIFINDEX", 0x8933),
+        // `linux/fs.h`: which pages of a mapping are whose.
+        ("PAGEMAP_SCAN", 0xc060_6610),
+        // A file that shares all of another one's blocks.
+        ("FICLONE", 0x4004_9409),
     ];
     let known = CONSTANTS.iter().chain(KVM).chain(&own);
     let found = known.clone().find(|(name, _)| *name == word);

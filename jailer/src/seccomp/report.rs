@@ -53,7 +53,7 @@ extern "C" fn on_call(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::
     let name = THREAD.get();
     let end = name.iter().position(|byte| *byte == 0).unwrap_or(NAME);
     line.put(b"seccomp: thread ");
-    line.put(if end == 0 { b"main" } else { &name[..end] });
+    line.put(if end == 0 { b"(unnamed)" } else { &name[..end] });
     line.put(b": system call ");
     line.put_number(number);
     if let Some(name) = name_of(i64::from(number)) {

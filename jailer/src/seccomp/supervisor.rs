@@ -49,6 +49,7 @@ pub(super) fn supervise_from(
     let pid = Pid::from_raw(process as i32)
         .ok_or(Errno::SRCH)
         .map_err(failed(doing))?;
+    let number = process;
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(failed(doing))?;
     let questions = loop {
         // There is nothing to wait for: the descriptor comes into being by the very call after
@@ -59,7 +60,7 @@ pub(super) fn supervise_from(
             Err(err) => return Err(failed(doing)(err)),
         }
     };
-    Supervisor::new(questions, from).run(&process)
+    Supervisor::new(questions, from, number).run(&process)
 }
 
 struct Supervisor {
@@ -70,13 +71,14 @@ struct Supervisor {
     refused: HashMap<i64, u32>,
     /// The roles of each thread, its own last.
     roles: HashMap<u32, Vec<Role>>,
-    /// Roles of threads that have started another one, of which nothing was heard yet.
-    starting: VecDeque<Vec<Role>>,
+    process: u32,
+    /// Threads that have started another one, of which nothing was heard yet, and their roles then.
+    starting: VecDeque<(u32, Vec<Role>)>,
     trace: Trace,
 }
 
 impl Supervisor {
-    fn new(questions: OwnedFd, from: From) -> Self {
+    fn new(questions: OwnedFd, from: From, process: u32) -> Self {
         let whole: Table = Role::Process.table();
         let mut looked_at: HashMap<i64, BTreeSet<u8>> = HashMap::new();
         for rule in &whole.rules {
@@ -89,6 +91,7 @@ impl Supervisor {
             looked_at,
             refused: whole.refused.into_iter().collect(),
             roles: HashMap::new(),
+            process,
             starting: VecDeque::new(),
             trace: Trace::default(),
         }
@@ -117,20 +120,36 @@ impl Supervisor {
         }
     }
 
+    /// Gives a thread that is heard of for the first time the roles of the one that started it. Who
+    /// calls something else has started its thread by then: that one is looked up, so that roles taken
+    /// on since are not taken for the other's.
+    fn meet(&mut self, thread: u32) {
+        if let Some(place) = self.starting.iter().position(|(by, _)| *by == thread) {
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process));
+            let numbers = tasks.into_iter().flatten().flatten();
+            let numbers = numbers.filter_map(|task| task.file_name().to_str()?.parse().ok());
+            if let Some(new) = numbers
+                .filter(|number| !self.roles.contains_key(number))
+                .max()
+                && let Some((_, roles)) = self.starting.remove(place)
+            {
+                self.roles.insert(new, roles);
+            }
+        }
+        if !self.roles.contains_key(&thread) {
+            let started = self.starting.pop_front();
+            let roles = started.map_or_else(|| vec![Role::Process], |(_, roles)| roles);
+            self.roles.insert(thread, roles);
+        }
+    }
+
     fn answer(&mut self, notice: &Notice) {
         let number = i64::from(notice.number);
         if !self.noting {
             self.noting = [libc::SYS_execve, libc::SYS_execveat].contains(&number);
             return notify::answer(self.questions.as_fd(), notice, None);
         }
-        let known = self.roles.contains_key(&notice.thread);
-        if !known {
-            let roles = self
-                .starting
-                .pop_front()
-                .unwrap_or_else(|| vec![Role::Process]);
-            self.roles.insert(notice.thread, roles);
-        }
+        self.meet(notice.thread);
         let roles = self.roles.entry(notice.thread).or_default();
         let questions = self.questions.as_fd();
         if number == libc::SYS_prctl && notice.arguments[0] == MARK {
@@ -155,7 +174,7 @@ impl Supervisor {
             return notify::answer(questions, notice, Some(-(*error as i32)));
         }
         if number == libc::SYS_clone {
-            self.starting.push_back(roles.clone());
+            self.starting.push_back((notice.thread, roles.clone()));
         }
         let mut arguments = [0; 6];
         for index in self.looked_at.get(&number).into_iter().flatten() {

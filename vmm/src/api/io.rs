@@ -19,6 +19,8 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use hyper::rt::ReadBufCursor;
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -64,7 +66,16 @@ impl Io {
 
     /// Reads what is there, at least one byte; 0 at the end.
     pub async fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        std::future::poll_fn(|cx| self.poll_recv(cx, bytes)).await
+        let (count, begins) = std::future::poll_fn(|cx| {
+            self.poll_recv(cx, bytes.len(), |stream| {
+                Ok(recv(stream, &mut *bytes, RecvFlags::empty())?.0)
+            })
+        })
+        .await?;
+        if begins {
+            keep_alive(&mut bytes[..count]);
+        }
+        Ok(count)
     }
 
     /// Writes everything.
@@ -99,24 +110,27 @@ impl Io {
         }
     }
 
-    fn poll_recv(&self, cx: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
+    /// Fills a part of `room` bytes by `recv`: how many, and whether a client's request begins there.
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        room: usize,
+        mut recv: impl FnMut(&UnixStream) -> Result<usize, Errno>,
+    ) -> Poll<io::Result<(usize, bool)>> {
         loop {
             let mut guard = ready!(self.reader.poll_read_ready(cx))?;
-            match recv(self.reader.get_ref(), &mut *bytes, RecvFlags::empty()) {
-                Ok((count, _)) => {
+            match recv(self.reader.get_ref()) {
+                Ok(count) => {
                     // An answer of the agent that is all there: to ask for more would only delay it. (Of what
                     // clients send, descriptors that they pass along can end a read early.)
-                    if self.slot.is_none() && count > 0 && count < bytes.len() {
+                    if self.slot.is_none() && count > 0 && count < room {
                         guard.clear_ready();
                     }
                     let begins = |slot: &Arc<Slot>| count > 0 && slot.received();
-                    if self.slot.as_ref().is_some_and(begins) {
-                        keep_alive(&mut bytes[..count]);
-                    }
-                    return Poll::Ready(Ok(count));
+                    return Poll::Ready(Ok((count, self.slot.as_ref().is_some_and(begins))));
                 }
-                Err(rustix::io::Errno::AGAIN) => guard.clear_ready(),
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::AGAIN) => guard.clear_ready(),
+                Err(Errno::INTR) => {}
                 Err(errno) => return Poll::Ready(Err(errno.into())),
             }
         }
@@ -171,11 +185,19 @@ impl hyper::rt::Read for Io {
         cx: &mut Context<'_>,
         mut cursor: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        // By way of the stack: hyper's buffer may be uninitialized, and this costs a copy only.
-        let mut bytes = [0; CHUNK];
+        // By way of a buffer of our own: hyper's may be uninitialized, and this costs a copy only.
         let room = cursor.remaining().min(CHUNK);
-        let count = ready!(self.poll_recv(cx, &mut bytes[..room]))?;
-        cursor.put_slice(&bytes[..count]);
+        if room == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let mut bytes = Vec::with_capacity(room);
+        let (_, begins) = ready!(self.poll_recv(cx, room, |stream| {
+            Ok(recv(stream, spare_capacity(&mut bytes), RecvFlags::empty())?.0)
+        }))?;
+        if begins {
+            keep_alive(&mut bytes);
+        }
+        cursor.put_slice(&bytes);
         Poll::Ready(Ok(()))
     }
 }

@@ -24,8 +24,12 @@ mod v1;
 mod warnings;
 
 use std::io as std_io;
+use std::os::unix::net::UnixListener;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
+use tine_jailer::seccomp::{self, Role};
+use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
 pub use crate::listen::{ListenError, Socket};
@@ -46,6 +50,95 @@ pub const MAX_HEADERS: usize = 64;
 /// Most connections at a time.
 pub const MAX_CONNECTIONS: usize = 128;
 
+/// A server's thread that waits for what it is to serve. Started first of all, it gets ready beside
+/// the rest of the process's start, and the first answer comes sooner.
+pub struct Prepared {
+    work: Sender<Work>,
+    ready: Receiver<std_io::Result<()>>,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+struct Work {
+    listener: UnixListener,
+    handle: Handle,
+    dial: Dial,
+    max_body: usize,
+}
+
+impl Prepared {
+    /// Starts the thread. It ends with this value. `restricted`: the mode of the filters has been set
+    /// ([`seccomp::set_mode`]), and the thread takes on its own at once; else with its work.
+    pub fn begin(restricted: bool) -> std_io::Result<Self> {
+        let (work, given) = mpsc::channel();
+        let (told, ready) = mpsc::channel();
+        let (stop, stopped) = oneshot::channel();
+        let thread = thread::Builder::new()
+            .name("api".to_owned())
+            .spawn(move || {
+                let runtime = match runtime() {
+                    Ok(runtime) => runtime,
+                    Err(err) => return drop(told.send(Err(err))),
+                };
+                let _ = told.send(Ok(()));
+                if restricted {
+                    restrict();
+                }
+                let Ok(work) = given.recv() else { return };
+                if !restricted {
+                    restrict();
+                }
+                serve::run(&runtime, work, stopped);
+            })?;
+        Ok(Self {
+            work,
+            ready,
+            stop,
+            thread,
+        })
+    }
+
+    /// Has it serve `socket`.
+    pub fn serve(self, socket: Socket, handle: Handle, max_body: usize) -> std_io::Result<Server> {
+        self.serve_with(socket, handle, proxy::over_vsock(), max_body)
+    }
+
+    /// The same with another way to the agent than the machine's vsock.
+    pub fn serve_with(
+        self,
+        mut socket: Socket,
+        handle: Handle,
+        dial: Dial,
+        max_body: usize,
+    ) -> std_io::Result<Server> {
+        let gone = || std_io::Error::other("the server's thread is gone");
+        self.ready.recv().map_err(|_| gone())??;
+        let work = Work {
+            listener: socket.take_listener()?,
+            handle,
+            dial,
+            max_body,
+        };
+        self.work.send(work).map_err(|_| gone())?;
+        Ok(Server {
+            stop: self.stop,
+            thread: self.thread,
+            socket,
+        })
+    }
+}
+
+fn restrict() {
+    seccomp::install(Role::Api, "api").expect("a filter that was compiled can be installed");
+}
+
+fn runtime() -> std_io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+}
+
 /// The running server.
 pub struct Server {
     stop: oneshot::Sender<()>,
@@ -54,35 +147,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `socket` on a thread of its own.
-    pub fn spawn(socket: Socket, handle: Handle, max_body: usize) -> std_io::Result<Self> {
-        Self::spawn_with(socket, handle, proxy::over_vsock(), max_body)
-    }
-
-    /// The same with another way to the agent than the machine's vsock.
-    pub fn spawn_with(
-        mut socket: Socket,
-        handle: Handle,
-        dial: Dial,
-        max_body: usize,
-    ) -> std_io::Result<Self> {
-        let listener = socket.take_listener()?;
-        let (stop, stopped) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .max_blocking_threads(2)
-            .build()?;
-        let thread = thread::Builder::new()
-            .name("api".to_owned())
-            .spawn(move || serve::run(&runtime, listener, handle, dial, max_body, stopped))?;
-        Ok(Self {
-            stop,
-            thread,
-            socket,
-        })
-    }
-
     /// Takes no more connections, lets the answers under way go out for a moment, and removes the
     /// socket.
     pub fn stop(self) {

@@ -28,8 +28,8 @@ use super::connections::{Connections, Slot};
 use super::fault::{Fault, Shape};
 use super::guest_events::{self, Followers};
 use super::io::{Io, watch};
-use super::proxy::{Dial, Proxy};
-use super::{MAX_HEAD, MAX_HEADERS, routes, warnings};
+use super::proxy::Proxy;
+use super::{MAX_HEAD, MAX_HEADERS, Work, routes, warnings};
 use crate::control::Handle;
 use crate::logger::{self, Level};
 
@@ -55,14 +55,13 @@ pub struct App {
 }
 
 /// Serves until told to stop.
-pub fn run(
-    runtime: &Runtime,
-    listener: UnixListener,
-    handle: Handle,
-    dial: Dial,
-    max_body: usize,
-    stopped: oneshot::Receiver<()>,
-) {
+pub fn run(runtime: &Runtime, work: Work, stopped: oneshot::Receiver<()>) {
+    let Work {
+        listener,
+        handle,
+        dial,
+        max_body,
+    } = work;
     let connections = Connections::new(handle.clone());
     let app = Rc::new(App {
         proxy: Proxy::new(handle.clone(), dial),

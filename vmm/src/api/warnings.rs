@@ -22,18 +22,11 @@ pub async fn watch(handle: Handle) {
             told.clear();
             continue;
         }
-        let mut now = HashSet::new();
-        for dir in written_dirs(&handle) {
-            if let Some(left) = disk_left(&dir).filter(|left| *left < LITTLE) {
-                let name = dir.display().to_string();
-                let words = format!("{:.1}% of the disk at {name} is free", left * 100.0);
-                now.insert((name, "disk", words));
-            }
-        }
-        if let Some(left) = memory_left().filter(|left| *left < LITTLE) {
-            let words = format!("{:.1}% of the host's memory is available", left * 100.0);
-            now.insert((String::new(), "memory", words));
-        }
+        // Files are looked at by the thread that does so for this one.
+        let dirs = written_dirs(&handle);
+        let Ok(now) = handle.look_at_files(move || look(dirs)).await else {
+            return;
+        };
         for (name, kind, words) in &now {
             if !told.contains(&(name.clone(), *kind)) {
                 handle.publish(&Event::warning(kind, words.clone()));
@@ -44,6 +37,25 @@ pub async fn watch(handle: Handle) {
             .map(|(name, kind, _)| (name, kind))
             .collect();
     }
+}
+
+/// A place, a kind, and the words of a warning.
+type Warning = (String, &'static str, String);
+
+fn look(dirs: HashSet<PathBuf>) -> HashSet<Warning> {
+    let mut now = HashSet::new();
+    for dir in dirs {
+        if let Some(left) = disk_left(&dir).filter(|left| *left < LITTLE) {
+            let name = dir.display().to_string();
+            let words = format!("{:.1}% of the disk at {name} is free", left * 100.0);
+            now.insert((name, "disk", words));
+        }
+    }
+    if let Some(left) = memory_left().filter(|left| *left < LITTLE) {
+        let words = format!("{:.1}% of the host's memory is available", left * 100.0);
+        now.insert((String::new(), "memory", words));
+    }
+    now
 }
 
 /// Directories that the machine's writable files are in.

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use tine_devices::mmds::Mmds;
 use tine_guest_agent::refresh::Refresh;
+use tine_jailer::seccomp::Role;
 
 use super::command::{Command, Lifecycle, Refusal, Reply};
 use super::deletion::{Deletion, Times};
+use super::files::{self, Files, Jobs};
 use super::fork::HandingOut;
 use super::handle::{Handle, Identity, Shared};
 use super::recorder::{self, RecordError, Recorder};
@@ -18,6 +20,7 @@ use super::snapshot::Writing;
 use super::state::State;
 use crate::logger::{self, Level};
 use crate::machine::Machine;
+use crate::threads::Starter;
 
 /// How often usage is recorded while guest code runs: what a sudden end of the host loses at most.
 const METERING: Duration = Duration::from_secs(60);
@@ -69,6 +72,12 @@ pub struct Controller {
     pub(super) writing: Option<Writing>,
     /// Sockets at which others take copies of the machine.
     pub(super) handing_out: Vec<HandingOut>,
+    /// What the thread for files is to do, until it is there.
+    jobs: Option<Jobs>,
+    /// This thread can make no machine any more.
+    pub(super) confined: bool,
+    /// Starts the threads that it needs then.
+    pub(super) starter: Starter,
 }
 
 impl Controller {
@@ -88,11 +97,13 @@ impl Controller {
             return Ok(Err(times));
         }
         let (sender, commands) = mpsc::channel();
-        let shared = Shared::new(identity, deletion, metadata, sender);
+        let (files, jobs) = Files::new();
+        let shared = Shared::new(identity, deletion, metadata, files, sender);
         let handle = Handle(shared.clone());
         let controller = Self {
             shared,
             commands,
+            jobs: Some(jobs),
             settings: Settings::default(),
             machine: None,
             recorder: Recorder::default(),
@@ -104,12 +115,19 @@ impl Controller {
             refresh: None,
             writing: None,
             handing_out: Vec::new(),
+            confined: false,
+            starter: Starter::default(),
         };
         Ok(Ok((controller, handle)))
     }
 
     /// Works until the machine is over.
     pub fn run(mut self, plan: StartPlan) -> Result<Outcome, Refusal> {
+        if let Some(jobs) = self.jobs.take() {
+            let serve = move || files::serve(&jobs);
+            let thread = self.starter.spawn("files", Role::Worker, serve);
+            thread.map_err(|err| Refusal::failed("start a thread", err))?;
+        }
         let run_dir = self.shared.identity.run_dir.clone();
         self.recorder = Recorder::open(run_dir.as_deref())
             .map_err(|err| Refusal::failed("keep records", err))?;
@@ -264,6 +282,10 @@ impl Controller {
 
     pub(super) fn before_start(&self) -> Result<(), Refusal> {
         match self.state() {
+            State::Created if self.confined => Err(Refusal::failed(
+                "make a machine",
+                "the process has given up the rights for it with the one before: start a new one",
+            )),
             State::Created => Ok(()),
             State::Deleting | State::Deleted => Err(Refusal::Busy("delete")),
             _ => Err(Refusal::AfterStart),

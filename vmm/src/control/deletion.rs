@@ -4,8 +4,7 @@
 //! is told that the deletion was accepted, so that whatever happens later, also to the process,
 //! the machine does not come back.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::SystemTime;
@@ -14,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tine_devices::bus::lock;
 
 use crate::clock::rfc3339;
+use crate::replace::replace;
 
 /// Name of the file in the run directory.
 pub const FILE: &str = "deleted.json";
@@ -91,7 +91,7 @@ impl Deletion {
 
     fn write(&self, times: &Times) -> io::Result<()> {
         match &self.run_dir {
-            Some(dir) => write(dir, &serde_json::to_vec(times)?),
+            Some(dir) => replace(dir, FILE, &serde_json::to_vec(times)?),
             None => Ok(()),
         }
     }
@@ -103,16 +103,6 @@ fn read(path: &Path) -> io::Result<Option<Times>> {
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(err) => Err(err),
     }
-}
-
-/// Replaces the file, whole or not at all.
-fn write(dir: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = dir.join(".deleted.json.new");
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, dir.join(FILE))?;
-    File::open(dir)?.sync_all()
 }
 
 #[cfg(test)]

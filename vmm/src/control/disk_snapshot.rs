@@ -2,8 +2,9 @@
 //! and hold them still for the moment; of another one the disks are as after a power cut.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant, SystemTime};
+
+use tine_jailer::seccomp::Role;
 
 use super::command::{Command, Refusal};
 use super::controller::Controller;
@@ -62,10 +63,7 @@ impl Controller {
             shared.tell(Command::Frozen(Box::new(frozen)));
         };
         // Where there can be no thread, the reply goes with the closure, which tells whoever waits.
-        if let Err(err) = thread::Builder::new()
-            .name("freeze".to_owned())
-            .spawn(freeze)
-        {
+        if let Err(err) = self.starter.spawn("freeze", Role::Worker, freeze) {
             logger::log(Level::Error, Refusal::failed("start a thread", err));
         }
     }
@@ -101,7 +99,10 @@ impl Controller {
             Ok(taken) => taken,
             Err(refusal) => return refuse(refusal, frozen.reply),
         };
-        let vsock = self.machine.as_ref().map(|machine| machine.vsock().clone());
+        // With `stop` the guest does not run any more, and has nothing to go on with.
+        if held && !stop {
+            self.thaw();
+        }
         let job = Job {
             request: frozen.request,
             reply: frozen.reply,
@@ -110,17 +111,24 @@ impl Controller {
         };
         drop(frozen.permit);
         self.write_out(job, move |target, report| {
-            // With `stop` the guest does not run any more, and has nothing to go on with.
-            if let (true, false, Some(vsock)) = (held, stop, vsock) {
-                // It would thaw by itself, only later.
-                if let Err(err) = agent::thaw(&vsock, Instant::now() + PATIENCE) {
-                    logger::log(Level::Warning, err);
-                }
-            }
             let snapshot = save.write(target.path(), report)?;
             drop(save);
             Ok(snapshot.manifest().clone())
         });
+    }
+
+    /// Lets the guest's file systems go on. They would by themselves, only later.
+    fn thaw(&self) {
+        let Some(machine) = &self.machine else { return };
+        let vsock = machine.vsock().clone();
+        let thaw = move || {
+            if let Err(err) = agent::thaw(&vsock, Instant::now() + PATIENCE) {
+                logger::log(Level::Warning, err);
+            }
+        };
+        if let Err(err) = self.starter.spawn("thaw", Role::Worker, thaw) {
+            logger::log(Level::Error, Refusal::failed("start a thread", err));
+        }
     }
 
     fn try_take_disks(&mut self, stay: bool) -> Result<(SaveDisks, Duration), Refusal> {

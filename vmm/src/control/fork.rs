@@ -8,14 +8,15 @@ use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
+use tine_jailer::seccomp::Role;
 use tokio::sync::oneshot;
 
 use super::command::{Command, Refusal};
@@ -24,6 +25,7 @@ use super::snapshot::Writing;
 use crate::listen::Socket;
 use crate::logger::{self, Level};
 use crate::snapshot::{HandOver, Place, Save, SaveDisks};
+use crate::threads::Starter;
 
 /// How long those who have taken a copy may take to give its disks' files names.
 const NAMING: Duration = Duration::from_secs(10);
@@ -57,26 +59,29 @@ pub(super) type ForkReply = oneshot::Sender<Result<Forked, Refusal>>;
 
 /// A socket where a captured machine is handed out; dropped, it is closed.
 pub(super) struct HandingOut {
-    listener: UnixListener,
+    /// Its thread's: with that one's end it is closed, also to those who have not been served.
+    listener: Weak<UnixListener>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl HandingOut {
     /// Serves `count` of those who connect, by a thread of its own.
     fn begin(mut socket: Socket, what: Ready, request: &ForkRequest) -> io::Result<Self> {
-        let listener = socket.take_listener()?;
+        let served = Arc::new(socket.take_listener()?);
+        let listener = Arc::downgrade(&served);
         let until = Instant::now() + request.patience;
-        let (served, count) = (listener.try_clone()?, request.count);
+        let count = request.count;
         let serve = move || {
             let mut takers = Takers::default();
             if let Err(err) = hand_out(&served, &what.hand_over, count, until, &mut takers) {
                 logger::log(Level::Warning, format_args!("handing a fork out: {err}"));
             }
+            drop(served);
             takers.wait();
             drop((socket, what));
         };
-        let thread = thread::Builder::new().name("fork".to_owned());
-        let thread = thread.spawn(serve)?;
+        // By one that may do so: see the roles' rules.
+        let thread = Starter::default().spawn("fork", Role::Fork, serve)?;
         Ok(Self {
             listener,
             thread: Some(thread),
@@ -93,7 +98,9 @@ impl HandingOut {
 impl Drop for HandingOut {
     fn drop(&mut self) {
         // Its thread takes nobody in any more, and removes the socket and the directory.
-        let _ = shutdown(&self.listener, Shutdown::Both);
+        if let Some(listener) = self.listener.upgrade() {
+            let _ = shutdown(&*listener, Shutdown::Both);
+        }
         if let Some(thread) = self.thread.take() {
             // A panic has been reported by then.
             let _ = thread.join();
@@ -141,6 +148,10 @@ fn hand_out(
     let mut left = count;
     while left > 0 {
         let wait = until.saturating_duration_since(Instant::now());
+        // Also while there is always one more who comes, and goes before it is served.
+        if wait.is_zero() {
+            return Ok(());
+        }
         let wait = Timespec {
             tv_sec: wait.as_secs() as i64,
             tv_nsec: i64::from(wait.subsec_nanos()),
@@ -194,7 +205,7 @@ impl Controller {
             Err(refusal) => return Err((refusal, reply)),
         };
         // First, so that the machine does not stand still for nothing.
-        let socket = match Socket::bind(&path) {
+        let socket = match Socket::bind_new(&path) {
             Ok(socket) => socket,
             Err(err) => return Err((Refusal::failed(ACTION, err), reply)),
         };
@@ -230,8 +241,7 @@ impl Controller {
             }
             let _ = reply.send(result);
         };
-        let thread = thread::Builder::new().name("snapshot".to_owned());
-        match thread.spawn(prepare) {
+        match self.starter.spawn("snapshot", Role::Fork, prepare) {
             Ok(thread) => {
                 self.writing = Some(Writing::new(thread, Arc::new(AtomicBool::new(false))));
             }

@@ -11,6 +11,7 @@ use super::access::Figures;
 use super::command::{Command, Lifecycle, Refusal, Reply};
 use super::deletion::{Deletion, Times};
 use super::events::{Event, EventStream, Events};
+use super::files::Files;
 use super::fork::{ForkRequest, Forked};
 use super::metrics::Counters;
 use super::restore::RestoreRequest;
@@ -37,6 +38,8 @@ pub(super) struct Shared {
     pub metadata: Mmds,
     /// What had been used when the deletion was accepted.
     pub frozen: Mutex<Option<Figures>>,
+    /// Touches files for others.
+    pub files: Files,
     commands: mpsc::Sender<Command>,
     /// The change that goes on.
     change: Mutex<Option<&'static str>>,
@@ -47,6 +50,7 @@ impl Shared {
         identity: Identity,
         deletion: Deletion,
         metadata: Mmds,
+        files: Files,
         commands: mpsc::Sender<Command>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -57,6 +61,7 @@ impl Shared {
             counters: Counters::default(),
             metadata,
             frozen: Mutex::default(),
+            files,
             commands,
             change: Mutex::default(),
         })
@@ -256,7 +261,7 @@ impl Handle {
     pub async fn delete(&self) -> Result<Accepted, Refusal> {
         let shared = self.0.clone();
         let figures = self.figures();
-        let accepted = tokio::task::spawn_blocking(move || {
+        let accepted = self.0.files.run(move || {
             let (times, first) = shared.deletion.accept()?;
             if first {
                 *lock(&shared.frozen) = Some(figures);
@@ -266,12 +271,16 @@ impl Handle {
             let durable = shared.deletion.is_durable();
             Ok::<_, std::io::Error>(Accepted { times, durable })
         });
-        match accepted.await {
-            Ok(accepted) => {
-                accepted.map_err(|err| Refusal::failed("record the deletion durably", err))
-            }
-            Err(_) => Err(Refusal::Gone),
-        }
+        let accepted = accepted.await?;
+        accepted.map_err(|err| Refusal::failed("record the deletion durably", err))
+    }
+
+    /// Has a thread look at files, which may take as long as the disk does.
+    pub(crate) async fn look_at_files<T: Send + 'static>(
+        &self,
+        look: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        self.0.files.run(look).await
     }
 
     /// Publishes a state that no machine has.

@@ -1,9 +1,9 @@
 //! The machine's life: its start, pauses, and how it is asked to end.
 
 use std::sync::{Arc, Once};
-use std::thread;
 
 use tine_guest_agent::status::ShutdownAction;
+use tine_jailer::seccomp::{self, Mode, Role};
 
 use super::access::Access;
 use super::command::{Command, Refusal};
@@ -14,6 +14,7 @@ use crate::agent::{Agent, Hellos};
 use crate::config::MetadataConfig;
 use crate::logger::{self, Level};
 use crate::machine::Machine;
+use crate::threads::Starter;
 
 impl Controller {
     pub(super) fn start(&mut self) -> Result<(), Refusal> {
@@ -42,8 +43,23 @@ impl Controller {
         let machine = Machine::assemble(config, move |ending| ended.tell(Command::Ended(ending)))
             .map_err(Box::new)?;
         self.introduce(&machine)?;
+        self.confine()?;
         machine.resume();
         self.machine = Some(machine);
+        Ok(())
+    }
+
+    /// Gives up what only making a machine needs. Comes right before the first guest code runs:
+    /// until then nobody hostile had a say but through the API.
+    pub(super) fn confine(&mut self) -> Result<(), Refusal> {
+        let mode = seccomp::mode();
+        if self.confined || mode == Mode::Off {
+            return Ok(());
+        }
+        let starter = self.starter.begin();
+        starter.map_err(|err| Refusal::failed("start a thread", err))?;
+        seccomp::install(Role::Main, "main").map_err(|err| Refusal::failed("start", err))?;
+        self.confined = mode == Mode::Filter;
         Ok(())
     }
 
@@ -108,8 +124,7 @@ impl Controller {
                 logger::log(Level::Warning, err);
             }
         };
-        let thread = thread::Builder::new().name("shutdown".to_owned());
-        let thread = thread.spawn(ask);
+        let thread = self.starter.spawn("shutdown", Role::Worker, ask);
         thread.map_err(|err| Refusal::failed("start a thread", err))?;
         self.asked_to_end = true;
         Ok(())
@@ -137,7 +152,7 @@ fn listen_for_agent(machine: &Machine, shared: Arc<Shared>) -> Result<(), Refusa
             }
         }
     };
-    let thread = thread::Builder::new().name("hello".to_owned()).spawn(wait);
+    let thread = Starter::default().spawn("hello", Role::Worker, wait);
     thread
         .map(drop)
         .map_err(|err| Refusal::failed("start a thread", err))

@@ -14,6 +14,7 @@ mod deletion;
 mod disk_snapshot;
 mod end;
 mod events;
+mod files;
 mod fork;
 mod handle;
 mod life;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use tine_guest_agent::octets::Octets;
 use tine_guest_agent::refresh::{NewFile, Refresh};
+use tine_jailer::seccomp::Role;
 
 use super::command::{Command, Refusal};
 use super::controller::Controller;
@@ -183,6 +183,7 @@ impl Controller {
                 .map_err(|err| Refusal::failed("get random bytes for the guest", err))?;
             self.refresh = Some(request.identity.clone().put_into(refresh));
         }
+        self.confine()?;
         if request.resume {
             machine.resume();
         }
@@ -210,9 +211,7 @@ impl Controller {
                 Err(err) => shared.tell(Command::BadHello(err.to_string())),
             }
         };
-        let thread = thread::Builder::new()
-            .name("refresh".to_owned())
-            .spawn(tell);
+        let thread = self.starter.spawn("refresh", Role::Worker, tell);
         thread
             .map(drop)
             .map_err(|err| Refusal::failed("start a thread", err))

@@ -5,9 +5,10 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
+use tine_jailer::seccomp::Role;
 use tine_snapshot::{Manifest, Progress, WriteError};
 use tokio::sync::oneshot;
 
@@ -154,8 +155,7 @@ impl Controller {
             shared.tell(Command::Snapshotted { whole, stop });
             let _ = job.reply.send(result);
         };
-        let thread = thread::Builder::new().name("snapshot".to_owned());
-        match thread.spawn(work) {
+        match self.starter.spawn("snapshot", Role::Writer, work) {
             Ok(thread) => self.writing = Some(Writing::new(thread, cancelled)),
             // The reply went with the closure: whoever waits is told that the request is gone.
             Err(err) => {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use event_manager::{EventManager, EventOps, EventSet, Events, MutEventSubscriber, SubscriberOps};
+use tine_jailer::seccomp::{self, Role};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 type Subscriber = Box<dyn MutEventSubscriber + Send>;
@@ -50,6 +51,8 @@ impl EventLoop {
         let thread = thread::Builder::new()
             .name("devices".to_owned())
             .spawn(move || {
+                seccomp::install(Role::Devices, "devices")
+                    .expect("a filter that was compiled can be installed");
                 while !stopped.load(Ordering::Relaxed) {
                     // Waiting on descriptors of our own cannot fail but by a bug here, and then the
                     // machine's devices are dead: better a loud end than a silent one.

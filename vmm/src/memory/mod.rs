@@ -22,7 +22,7 @@ use vm_memory::{
 use crate::layout;
 use image::join;
 pub use image::{Image, Layer, MAX_LAYERS, MAX_RUNS, Run, Stored};
-pub use sys::{Moved, PAGE, create_memfd, seal};
+pub use sys::{Moved, PAGE, create_memfd, open_pagemap, seal};
 
 /// Pages that lie no further apart than this many bytes become one run of a layer: a few pages
 /// more to copy instead of a mapping more.

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::OnceLock;
 
 /// Guest memory's page size in bytes.
 pub const PAGE: u64 = 4096;
@@ -171,14 +172,27 @@ const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 
+/// The list of this process's pages, once it has been opened; `None` where there is none to be had.
+static PAGEMAP: OnceLock<Option<File>> = OnceLock::new();
+
+/// Opens what [`private_pages`] reads. A process that lets nobody look into it may not open it itself
+/// any more, but for root.
+pub fn open_pagemap() -> Option<&'static File> {
+    let open = || File::open("/proc/self/pagemap").ok();
+    PAGEMAP.get_or_init(open).as_ref()
+}
+
 /// The pages of a private mapping at `start` that are this process's own, not its file's: what was
-/// written since it was mapped. As ranges of offsets from `start`, in order.
+/// written since it was mapped. As ranges of offsets from `start`, in order. Without a /proc to ask,
+/// all of them count as written.
 pub fn private_pages(start: *const u8, len: u64) -> io::Result<Vec<Range<u64>>> {
-    let pagemap = File::open("/proc/self/pagemap")?;
-    match scan(&pagemap, start as u64, len) {
+    let Some(pagemap) = open_pagemap() else {
+        return Ok(std::iter::once(0..len).collect());
+    };
+    match scan(pagemap, start as u64, len) {
         // Before Linux 6.7.
         Err(err) if matches!(err.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL)) => {
-            read_pagemap(&pagemap, start as u64, len)
+            read_pagemap(pagemap, start as u64, len)
         }
         found => found,
     }

@@ -14,6 +14,7 @@ use std::thread::{self, JoinHandle};
 
 use kvm_ioctls::VcpuFd;
 use tine_devices::bus::Bus;
+use tine_jailer::seccomp::{self, Role};
 use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
 
 pub use control::Wish;
@@ -94,6 +95,10 @@ impl VcpuThread {
         let thread = thread::Builder::new()
             .name(format!("vcpu{index}"))
             .spawn(move || {
+                if let Err(err) = seccomp::install(Role::Vcpu, &format!("vcpu{index}")) {
+                    on_end(Ending::Failed(err.to_string()));
+                    return vcpu;
+                }
                 // A panic is reported by itself, and must not unmap the page.
                 let emulator = emulator.as_deref();
                 let run = AssertUnwindSafe(|| run(&mut vcpu, &buses, emulator, &theirs, &on_end));

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tine_devices::mmds::Mmds;
 
-use super::{Server, Socket, proxy};
+use super::{Prepared, Server, Socket, proxy};
 use crate::control::{Controller, Handle, Identity, Outcome, StartPlan, State};
 
 /// A server without a machine; agents are what the test says.
@@ -41,7 +41,10 @@ impl Bench {
         };
         let (sender, dialled) = channel();
         let socket = Socket::bind(&path).unwrap();
-        let server = Server::spawn_with(socket, handle.clone(), dial(sender), 1 << 16).unwrap();
+        let server = Prepared::begin(false)
+            .unwrap()
+            .serve_with(socket, handle.clone(), dial(sender), 1 << 16)
+            .unwrap();
         let run = move || controller.run(StartPlan::default()).unwrap();
         Self {
             _dir: dir,

@@ -1,11 +1,13 @@
 //! The arguments of `tine-vmm`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser};
 use tine::api::DEFAULT_MAX_BODY;
 use tine::logger::{self, Level};
 use tine_devices::mmds::DEFAULT_LIMIT;
+use tine_jailer::seccomp::Mode;
 use tine_snapshot::{manifest, pair};
 
 use crate::startup::Startup;
@@ -55,8 +57,12 @@ pub struct Args {
     /// File or FIFO for metrics, as by `PUT /metrics`
     #[arg(long, value_name = "PATH")]
     pub metrics_path: Option<PathBuf>,
-    /// Filter no system calls, which this version does not do anyway
-    #[arg(long, conflicts_with = "seccomp_filter")]
+    /// What is done about system calls: `filter` ends the process at one that no thread needs,
+    /// `trace` tells the supervisor who is there then, `off` does nothing
+    #[arg(long, value_name = "MODE", default_value = "filter", value_parser = seccomp)]
+    pub seccomp: Mode,
+    /// The same as --seccomp off
+    #[arg(long, conflicts_with_all = ["seccomp", "seccomp_filter"])]
     pub no_seccomp: bool,
     /// Most bytes of an API request's body
     #[arg(long = "http-api-max-payload-size", value_name = "BYTES", default_value_t = DEFAULT_MAX_BODY)]
@@ -113,6 +119,15 @@ impl Refused {
     }
 }
 
+fn seccomp(text: &str) -> Result<Mode, String> {
+    match text {
+        "filter" => Ok(Mode::Filter),
+        "trace" => Ok(Mode::Trace),
+        "off" => Ok(Mode::Off),
+        _ => Err("the modes are filter, trace and off".to_owned()),
+    }
+}
+
 /// Letters, digits, `-` and `_`, 64 at most.
 fn id(text: &str) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -129,6 +144,25 @@ fn print_version(version: u32) -> ! {
 }
 
 impl Args {
+    /// Whether no word of the arguments can be about the filters, which then are on. Known before
+    /// the arguments have been read, and nobody has to wait for that.
+    pub fn leave_filters_on() -> bool {
+        let about = |word: &OsString| {
+            let word = word.as_encoded_bytes();
+            word.starts_with(b"--seccomp") || word.starts_with(b"--no-seccomp")
+        };
+        !std::env::args_os().any(|word| about(&word))
+    }
+
+    /// What is done about system calls.
+    pub fn seccomp(&self) -> Mode {
+        if self.no_seccomp {
+            Mode::Off
+        } else {
+            self.seccomp
+        }
+    }
+
     /// The process's arguments. Ends the process where they make no sense.
     pub fn read() -> Self {
         let args = Self::parse();

@@ -12,19 +12,21 @@ mod startup;
 use std::process::ExitCode;
 
 use args::Args;
-use tine::api::{Server, Socket};
+use tine::api::{Prepared, Socket};
 use tine::control::settings::MetricsSettings;
 use tine::control::{Controller, Identity, Outcome, StartPlan};
-use tine::{logger, process, signals};
+use tine::signals::{self, Blocked};
+use tine::{logger, process};
 use tine_devices::mmds::Mmds;
+use tine_jailer::seccomp::{self, Mode};
 
 /// The run directory's machine has been deleted.
 const DELETED: u8 = 4;
 
 fn main() -> ExitCode {
     process::share_one_heap();
-    let args = Args::read();
-    match run(&args) {
+    process::map_heap_ahead();
+    match begin() {
         Ok(code) => code,
         Err(err) => {
             logger::log(logger::Level::Error, &err);
@@ -36,14 +38,32 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
+fn begin() -> Result<ExitCode, Box<dyn std::error::Error>> {
+    process::keep_to_itself()?;
+    let signals = signals::block()?;
+    // While the server gets ready, the arguments are read.
+    let filtered = Args::leave_filters_on();
+    if filtered {
+        seccomp::set_mode(Mode::Filter)?;
+    }
+    let server = Prepared::begin(filtered)?;
+    run(&Args::read(), signals, server)
+}
+
+fn run(
+    args: &Args,
+    signals: Blocked,
+    server: Prepared,
+) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    if !Args::leave_filters_on() {
+        seccomp::set_mode(args.seccomp())?;
+    }
+    seccomp::name_thread("main");
     args.set_up_log()?;
-    // The socket comes first: who connects now is answered as soon as there is a thread for it.
     let socket = match args.no_api {
         true => None,
         false => Some(Socket::bind(&args.api_sock)?),
     };
-    let signals = signals::block()?;
     let identity = Identity {
         id: args.id.clone(),
         run_dir: args.run_dir.clone(),
@@ -57,8 +77,11 @@ fn run(args: &Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         }
     };
     let server = match socket {
-        Some(socket) => Some(Server::spawn(socket, handle.clone(), args.max_body)?),
-        None => None,
+        Some(socket) => Some(server.serve(socket, handle.clone(), args.max_body)?),
+        None => {
+            drop(server);
+            None
+        }
     };
     args.startup.done(&handle);
     let asked = handle.clone();
