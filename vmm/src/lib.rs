@@ -20,6 +20,7 @@ mod listen;
 pub mod logger;
 pub mod machine;
 pub mod memory;
+pub mod pages;
 pub mod process;
 pub mod replace;
 pub mod signals;

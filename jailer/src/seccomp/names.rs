@@ -198,6 +198,8 @@ pub fn value_of(word: &str) -> Option<u64> {
         ("PAGEMAP_SCAN", 0xc060_6610),
         // A file that shares all of another one's blocks.
         ("FICLONE", 0x4004_9409),
+        // `linux/userfaultfd.h`.
+        ("UFFDIO_UNREGISTER", 0x8010_aa01),
     ];
     let known = CONSTANTS.iter().chain(KVM).chain(&own);
     let found = known.clone().find(|(name, _)| *name == word);

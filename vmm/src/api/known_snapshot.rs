@@ -82,13 +82,22 @@ pub async fn load(call: Call) -> Reply {
     if !matches!(pages.as_deref(), None | Some("None" | "Snapshot")) {
         return Err(FieldError::new("huge_pages", "must be None or Snapshot").into());
     }
-    let memory = match (file, backend) {
-        (Some(file), None) => file,
-        (None, Some(backend)) if backend.backend_type == "File" => backend.backend_path,
-        (None, Some(_)) => {
-            let words = "field `backend_type`: only File is supported";
-            return Err(FieldError::new("mem_backend", words).into());
-        }
+    let snapshot = match (file, backend) {
+        (Some(memory), None) => Place::Pair { state, memory },
+        (None, Some(backend)) => match &backend.backend_type[..] {
+            "File" => Place::Pair {
+                state,
+                memory: backend.backend_path,
+            },
+            "Uffd" => Place::Served {
+                state,
+                socket: backend.backend_path,
+            },
+            _ => {
+                let words = "field `backend_type`: must be File or Uffd";
+                return Err(FieldError::new("mem_backend", words).into());
+            }
+        },
         _ => {
             let words = "one of `mem_backend` and `mem_file_path` has to be there";
             return Err(FieldError::new("mem_backend", words).into());
@@ -96,7 +105,7 @@ pub async fn load(call: Call) -> Reply {
     };
     let taps = networks.unwrap_or_default().into_iter();
     let request = RestoreRequest {
-        snapshot: Place::Pair { state, memory },
+        snapshot,
         resume: resume.unwrap_or_default(),
         taps: taps.map(|net| (net.iface_id, net.host_dev_name)).collect(),
         vsock: vsock.map(|vsock| vsock.uds_path),

@@ -107,6 +107,8 @@ pub(super) enum Command {
         /// The machine was to end with it.
         stop: bool,
     },
+    /// The process that serves the machine's memory has ended.
+    PagesGone,
     /// Make the machine of a snapshot.
     Restore(Box<RestoreRequest>, Permit, Reply),
     /// Change a drive of a running machine.

@@ -187,6 +187,7 @@ impl Controller {
             let _ = reply.send(result);
             None
         };
+        let command = self.fetched_before(command)?;
         match command {
             Command::Configure(change, reply) => answer(reply, self.configure(*change)),
             Command::Logger(settings, reply) => answer(reply, self.set_logger(settings)),
@@ -253,6 +254,12 @@ impl Controller {
                 logger::log(Level::Warning, &reason);
                 // Whoever waits for such a guest to be running would wait for ever.
                 (self.state() == State::Starting).then(|| self.over(State::Failed, &reason))
+            }
+            Command::PagesGone => {
+                let reason =
+                    "the process that served its memory has ended before all of it was here";
+                self.served_no_more()
+                    .then(|| self.over(State::Failed, reason))
             }
             Command::Release => Some(self.release()),
             Command::Ended(ending) => Some(self.ended(&ending)),

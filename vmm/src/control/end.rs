@@ -57,7 +57,7 @@ impl Controller {
         }
         let figures = Handle(self.shared.clone()).figures();
         self.shared.go(state, Some(reason.to_owned()));
-        self.machine = None;
+        self.drop_machine();
         self.recorder
             .record(state.word(), Some(reason), figures, None);
         match state {
@@ -76,7 +76,7 @@ impl Controller {
         let accepted = self.shared.deletion.times();
         self.recorder
             .record(State::Deleting.word(), None, figures, accepted);
-        self.machine = None;
+        self.drop_machine();
         match self.shared.deletion.release() {
             Ok(times) => {
                 self.recorder

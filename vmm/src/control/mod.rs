@@ -21,6 +21,7 @@ mod life;
 mod metrics;
 mod recorder;
 mod restore;
+mod served;
 pub mod settings;
 mod snapshot;
 mod state;

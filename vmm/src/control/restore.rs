@@ -103,7 +103,7 @@ impl Controller {
         }
         if result.is_err() {
             // Also where its guest runs already, and only the last step failed.
-            self.machine = None;
+            self.drop_machine();
             self.refresh = None;
             self.shared
                 .status
@@ -131,13 +131,15 @@ impl Controller {
         let mut config = loaded.description.config();
         config.console = match (self.settings.console(), &request.snapshot) {
             // Clients of the known API read a restored guest's console there.
-            (ConsoleConfig::None, Place::Pair { .. }) => ConsoleConfig::Stdout,
+            (ConsoleConfig::None, Place::Pair { .. } | Place::Served { .. }) => {
+                ConsoleConfig::Stdout
+            }
             (console, _) => console,
         };
         config.console_limit = self.settings.console_limit();
         // From a pair of files, clients of the known API expect the socket where it was.
         let told = match &request.snapshot {
-            Place::Pair { .. } => loaded.description.vsock_path.clone(),
+            Place::Pair { .. } | Place::Served { .. } => loaded.description.vsock_path.clone(),
             _ => None,
         };
         config.vsock.uds_path = request.vsock.clone().or(told);
@@ -177,6 +179,7 @@ impl Controller {
         )
         .map_err(Box::new)?;
         self.introduce(&machine)?;
+        self.watch_server(&machine)?;
         self.generation = loaded.generation.saturating_add(1);
         if loaded.description.agent {
             let refresh = agent::new_identity(self.generation)

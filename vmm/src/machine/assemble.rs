@@ -21,7 +21,7 @@ use crate::boot::{self, BootError, BootSource, Entry, cmdline};
 use crate::config::{ConsoleConfig, MachineConfig};
 use crate::host::HostKind;
 use crate::kvm::{Host, KvmError, Vm};
-use crate::memory::{Image, MachineMemory};
+use crate::memory::{Initial, MachineMemory};
 use crate::vcpu::{self, Emulator, Ending, OnEnd, VcpuThread};
 
 /// What a machine begins with.
@@ -29,7 +29,7 @@ enum Origin<'a> {
     /// A kernel.
     Boot,
     /// What another machine had come to.
-    Snapshot(Image, &'a [Section]),
+    Snapshot(Initial, &'a [Section]),
 }
 
 impl Machine {
@@ -47,11 +47,15 @@ impl Machine {
     /// yet.
     pub fn restore(
         config: &MachineConfig,
-        memory: Image,
+        memory: impl Into<Initial>,
         sections: &[Section],
         on_end: impl Fn(Ending) + Send + Sync + 'static,
     ) -> Result<Self, MachineError> {
-        Self::make(config, Origin::Snapshot(memory, sections), Arc::new(on_end))
+        Self::make(
+            config,
+            Origin::Snapshot(memory.into(), sections),
+            Arc::new(on_end),
+        )
     }
 
     fn make(
@@ -68,9 +72,13 @@ impl Machine {
         let nets = open_interfaces(config)?;
         let (memory, saved) = match origin {
             Origin::Boot => (MachineMemory::create(config.memory)?, None),
-            Origin::Snapshot(image, sections) => {
-                restore::check_memory(config, &image)?;
-                (MachineMemory::map(image)?, Some(sections))
+            Origin::Snapshot(initial, sections) => {
+                restore::check_memory(config, &initial)?;
+                let memory = match initial {
+                    Initial::Image(image) => MachineMemory::map(image)?,
+                    Initial::Served { size, socket } => MachineMemory::served(size, &socket)?,
+                };
+                (memory, Some(sections))
             }
         };
         let vm = host.create_vm(&memory)?;

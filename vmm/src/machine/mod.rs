@@ -146,6 +146,11 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Its memory.
+    pub fn memory(&self) -> &MachineMemory {
+        &self.memory
+    }
+
     /// Lets the guest run.
     pub fn resume(&self) {
         if let Some(state) = lock(&self.clock).take()

@@ -7,7 +7,7 @@ use tine_snapshot::section::Section;
 use super::MachineError;
 use crate::config::MachineConfig;
 use crate::kvm::{Vm, VmState};
-use crate::memory::Image;
+use crate::memory::Initial;
 use crate::vcpu::state::VcpuState;
 
 /// The name of vCPU `index`'s section.
@@ -18,12 +18,12 @@ pub(super) fn vcpu_section(index: u8) -> String {
 /// The name of the machine's own section.
 pub(super) const VM_SECTION: &str = "vm";
 
-/// The image has to be of the size that the machine is configured with.
-pub(super) fn check_memory(config: &MachineConfig, image: &Image) -> Result<(), MachineError> {
-    match image.size == config.memory {
+/// The memory has to be of the size that the machine is configured with.
+pub(super) fn check_memory(config: &MachineConfig, memory: &Initial) -> Result<(), MachineError> {
+    match memory.size() == config.memory {
         true => Ok(()),
         false => Err(MachineError::Differs {
-            saved: format!("{} bytes of memory", image.size),
+            saved: format!("{} bytes of memory", memory.size()),
             wanted: format!("{} bytes", config.memory),
         }),
     }

@@ -218,7 +218,7 @@ pub fn join(ranges: Vec<Range<u64>>, gap: u64) -> Vec<Range<u64>> {
 }
 
 /// The parts of `range` that `file` has data for, as its file system tells it.
-fn data_of(file: &File, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
+pub(super) fn data_of(file: &File, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
     // The files of images are read at given offsets: their own position matters to nobody.
     let seek = |to: SeekFrom| match rustix::fs::seek(file, to) {
         Ok(at) => Ok(Some(at)),

@@ -1,17 +1,20 @@
 //! Guest memory: one region below the MMIO gap and one above.
 //!
-//! Memory begins as a memfd, mapped shared, or as an [`Image`] of a snapshot, mapped privately.
+//! Memory begins as a memfd, mapped shared, or as an [`Image`] of a snapshot, mapped privately; the
+//! pages of a memfd may be served by another process.
 //! [`MachineMemory::freeze`] makes an image of it without copying what was not written: a shared
 //! mapping becomes a private one over the same memfd, at the same addresses, and a private one
 //! gives its own pages away to a new layer.
 
 mod image;
+mod served;
 mod sys;
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tine_devices::GuestMemory;
 use tine_devices::virtio::balloon::MappedMemory;
@@ -22,6 +25,7 @@ use vm_memory::{
 use crate::layout;
 use image::join;
 pub use image::{Image, Layer, MAX_LAYERS, MAX_RUNS, Run, Stored};
+pub use served::Initial;
 pub use sys::{Moved, PAGE, create_memfd, open_pagemap, seal};
 
 /// Pages that lie no further apart than this many bytes become one run of a layer: a few pages
@@ -47,6 +51,17 @@ pub enum MemoryError {
         /// What the kernel said.
         reason: String,
     },
+    /// No other process serves it.
+    #[error("the process at {} cannot serve guest memory: {source}", socket.display())]
+    Served {
+        /// Where it was looked for.
+        socket: PathBuf,
+        /// What failed.
+        source: io::Error,
+    },
+    /// What has not come yet cannot be told.
+    #[error("cannot have the rest of guest memory served: {0}")]
+    Fetch(#[source] io::Error),
     /// The memory could not be frozen.
     #[error("cannot freeze guest memory: {0}")]
     Freeze(#[source] io::Error),
@@ -56,7 +71,9 @@ pub enum MemoryError {
 #[derive(Debug)]
 enum Backing {
     /// Shared, over a memfd that changes with every write.
-    Shared(File),
+    Shared(Arc<File>),
+    /// The same, with pages that are missing until a process has served them.
+    Served(Arc<File>, served::Server),
     /// Privately, over an image.
     Private(Image),
 }
@@ -81,7 +98,7 @@ impl MachineMemory {
     pub fn create(size: u64) -> Result<Self, MemoryError> {
         let create = |source| MemoryError::Create { size, source };
         let file = sys::create_memfd(c"tine-memory", size).map_err(create)?;
-        let shared = Arc::new(file.try_clone().map_err(create)?);
+        let shared = Arc::new(file);
         let mut offset = 0;
         let mut regions = Vec::with_capacity(2);
         for range in layout::ram_ranges(size) {
@@ -90,7 +107,7 @@ impl MachineMemory {
             regions.push(region(&range, Some(file), libc::MAP_SHARED)?);
             offset += len;
         }
-        Ok(Self::new(regions, size, Backing::Shared(file)))
+        Ok(Self::new(regions, size, Backing::Shared(shared)))
     }
 
     /// The memory that `image` has. Nothing is read until it is touched.
@@ -133,16 +150,19 @@ impl MachineMemory {
     /// The mappings that the last freeze has replaced. Letting go of them takes time in proportion to
     /// what had been touched: do it when nobody stands still for it.
     pub fn take_replaced(&self) -> Vec<Moved> {
-        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut replaced = lock(&self.replaced);
         std::mem::take(&mut *replaced)
     }
 
     /// Makes an image of what is in memory now; the memory goes on as private pages over it.
     /// Nobody may write to guest memory meanwhile: vCPUs and devices stand still.
     pub fn freeze(&self) -> Result<Image, MemoryError> {
-        let mut backing = self.backing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut backing = lock(&self.backing);
         let image = match &*backing {
             Some(Backing::Shared(memfd)) => self.freeze_shared(memfd),
+            Some(Backing::Served(..)) => {
+                Err(io::Error::other("some of it has not been served yet"))
+            }
             Some(Backing::Private(image)) => self.fold(image),
             None => Err(io::Error::other("an earlier freeze failed half-way")),
         };
@@ -171,7 +191,7 @@ impl MachineMemory {
             replaced.extend(unsafe { sys::move_away(at, len) });
             Ok(())
         })?;
-        let mut kept = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.replaced);
         kept.append(&mut replaced);
         drop(kept);
         self.map_over(&(0..self.size), Some(&file))?;
@@ -264,6 +284,10 @@ impl MachineMemory {
         }
         Ok(())
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn region(

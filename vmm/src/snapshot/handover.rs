@@ -232,7 +232,7 @@ impl Loaded {
                 generation: meta.generation,
                 description: meta.description,
                 sections,
-                memory,
+                memory: memory.into(),
                 disks: LoadedDisks::open(disks, stream),
             }),
             Some(_) => Err(malformed("too many descriptors")),

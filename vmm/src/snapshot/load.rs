@@ -11,7 +11,7 @@ use super::disks::LoadedDisks;
 use super::handover::HandOverError;
 use super::host::{self, Unfit};
 use super::{Description, Place};
-use crate::memory::{Image, Layer, MAX_RUNS, Run, Stored};
+use crate::memory::{Image, Initial, Layer, MAX_RUNS, Run, Stored};
 
 /// Why no machine can be made of a snapshot.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +81,7 @@ pub struct Loaded {
     /// vCPUs, interrupt controllers, clock and devices.
     pub sections: Vec<Section>,
     /// Memory.
-    pub memory: Image,
+    pub memory: Initial,
     /// Where its disks are.
     pub disks: LoadedDisks,
 }
@@ -92,6 +92,7 @@ impl Loaded {
         match place {
             Place::Directory(dir) => Self::open(dir),
             Place::Pair { state, memory } => Self::open_pair(state, memory),
+            Place::Served { state, socket } => Self::open_served(state, socket),
             Place::Fork(socket) => Self::receive(socket).map_err(|source| LoadError::HandOver {
                 path: socket.clone(),
                 source,
@@ -114,7 +115,7 @@ impl Loaded {
         Ok(Self {
             description,
             sections: snapshot.state()?,
-            memory: image(snapshot.memory()?, dir, Some(stored))?,
+            memory: image(snapshot.memory()?, dir, Some(stored))?.into(),
             generation: manifest.generation,
             disks: LoadedDisks::of(dir, manifest),
         })
@@ -125,7 +126,25 @@ impl Loaded {
         let read = pair::read_state(state)?;
         Ok(Self {
             description: describe(state, &read.manifest)?,
-            memory: image(read.memory(memory)?, memory, None)?,
+            memory: image(read.memory(memory)?, memory, None)?.into(),
+            sections: read.sections,
+            generation: read.manifest.generation,
+            disks: LoadedDisks::where_they_were(),
+        })
+    }
+}
+
+impl Loaded {
+    /// Opens a file of state whose memory the process at `socket` serves.
+    fn open_served(state: &Path, socket: &Path) -> Result<Self, LoadError> {
+        let read = pair::read_state(state)?;
+        let description = describe(state, &read.manifest)?;
+        Ok(Self {
+            memory: Initial::Served {
+                size: description.memory,
+                socket: socket.to_owned(),
+            },
+            description,
             sections: read.sections,
             generation: read.manifest.generation,
             disks: LoadedDisks::where_they_were(),

@@ -28,6 +28,13 @@ pub enum Place {
         /// Its memory.
         memory: PathBuf,
     },
+    /// A file of state whose memory another process serves. Only to be restored from.
+    Served {
+        /// The machine's state.
+        state: PathBuf,
+        /// Where the process listens (see [`crate::pages`]).
+        socket: PathBuf,
+    },
     /// Another machine's process that hands it over at a socket. Only to be restored from.
     Fork(PathBuf),
 }
@@ -37,7 +44,7 @@ impl Place {
     pub fn path(&self) -> &Path {
         match self {
             Place::Directory(path) | Place::Fork(path) => path,
-            Place::Pair { state, .. } => state,
+            Place::Pair { state, .. } | Place::Served { state, .. } => state,
         }
     }
 }

@@ -49,9 +49,9 @@ impl Save {
                 Ok(snapshot.manifest().clone())
             }
             Place::Pair { state, memory } => self.write_pair(state, memory, report),
-            Place::Fork(socket) => Err(WriteError::Invalid {
+            Place::Fork(socket) | Place::Served { socket, .. } => Err(WriteError::Invalid {
                 path: socket.clone(),
-                reason: "a fork's socket is not a place for a snapshot".to_owned(),
+                reason: "a socket is not a place for a snapshot".to_owned(),
             }),
         }
     }

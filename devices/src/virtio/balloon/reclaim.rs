@@ -30,6 +30,7 @@ pub trait MemoryReclaim: Send + Sync {
 #[derive(Debug, Default)]
 pub struct MappedMemory {
     private: AtomicBool,
+    kept: AtomicBool,
 }
 
 impl MappedMemory {
@@ -44,6 +45,12 @@ impl MappedMemory {
     pub fn set_private(&self, private: bool) {
         self.private.store(private, Ordering::SeqCst);
     }
+
+    /// Nothing is given back as long as this is so: what vanishes would come again as it once was,
+    /// where another process serves memory.
+    pub fn set_kept(&self, kept: bool) {
+        self.kept.store(kept, Ordering::SeqCst);
+    }
 }
 
 impl MemoryReclaim for MappedMemory {
@@ -55,6 +62,9 @@ impl MemoryReclaim for MappedMemory {
         let slice = region
             .get_slice(MemoryRegionAddress(offset.0), len)
             .map_err(|_| outside())?;
+        if self.kept.load(Ordering::SeqCst) {
+            return Ok(());
+        }
         let shared = region.flags() & libc::MAP_SHARED != 0 && !self.private.load(Ordering::SeqCst);
         let result = match region.file_offset().filter(|_| shared) {
             Some(file) => {
