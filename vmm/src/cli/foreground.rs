@@ -40,6 +40,10 @@ pub enum RunError {
     Snapshot(#[from] LoadError),
     #[error(transparent)]
     Agent(#[from] AgentError),
+    #[error(
+        "its guest has no agent, or has to boot: no other name, variables or files can be given to it"
+    )]
+    NoAgent,
     #[error("cannot {0}: {1}")]
     Os(&'static str, #[source] io::Error),
     #[error("{ending}, {when}{console}")]
@@ -146,10 +150,9 @@ impl Run {
         timing.phase("monitor set-up");
         self.machine.resume();
         timing.phase("first guest instruction");
-        if self.job.command.is_empty() {
-            return self.until_end();
-        }
+        let alone = self.job.command.is_empty();
         let template = match ready {
+            Ready::Hello(_) if alone => return self.until_end(),
             Ready::Hello(template) => {
                 self.wait_for_agent(hellos)?;
                 template
@@ -168,6 +171,9 @@ impl Run {
             Waited::Leave(status) => return Ok(status),
         }
         timing.phase("guest to agent");
+        if alone {
+            return self.until_end();
+        }
         let template = template.and_then(|template| template.make(&self.machine));
         self.run_command()?;
         let record = match self.wait() {

@@ -15,6 +15,7 @@ mod failure;
 mod foreground;
 mod fork;
 mod forward;
+mod identity;
 mod inspect;
 mod keys;
 mod kill;
@@ -34,6 +35,7 @@ mod rundir;
 mod session;
 mod snapshot;
 mod stop;
+mod template;
 mod terminal;
 mod timing;
 
@@ -66,6 +68,7 @@ enum Command {
     Snapshot(snapshot::Args),
     Fork(fork::Args),
     Restore(Box<restore::Args>),
+    Template(template::Args),
     Pause(pause::Pause),
     Resume(pause::Resume),
     Stop(stop::Stop),
@@ -110,6 +113,7 @@ pub fn main() -> ExitCode {
         Command::Snapshot(args) => in_runtime(snapshot::snapshot(args)),
         Command::Fork(args) => in_runtime(fork::fork(args)),
         Command::Restore(args) => restore::restore(*args),
+        Command::Template(args) => in_runtime(template::template(args)),
         Command::Pause(args) => in_runtime(pause::pause(args)),
         Command::Resume(args) => in_runtime(pause::resume(args)),
         Command::Stop(args) => in_runtime(stop::stop(args)),

@@ -2,6 +2,7 @@
 
 pub mod config;
 mod detached;
+mod template;
 
 pub use detached::words;
 
@@ -9,12 +10,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tine::config::ConsoleConfig;
+use tine::control::GuestIdentity;
 use tine::machine::Machine;
 
 use super::boot_template::BootTemplate;
 use super::exec::Place;
 use super::failure::Failure;
 use super::foreground::{self, Job, Ready, RunError};
+use super::template::Named;
 use super::timing::Timing;
 use super::{parse, rundir};
 
@@ -33,7 +36,8 @@ Examples:
   echo hi | tine run -i -- cat
   tine run --memory 512M --rootfs debian.ext4 -w /root -- sh -c 'apt list | wc -l'
   tine run --kernel guest.elf --console stdout
-  tine run -d --name web --rootfs debian.ext4 -- python3 -m http.server 80")]
+  tine run -d --name web --rootfs debian.ext4 -- python3 -m http.server 80
+  tine run --template web -- git status")]
 pub struct Args {
     /// Leave the machine running, and print its id
     #[arg(short, long, conflicts_with = "interactive")]
@@ -47,6 +51,19 @@ pub struct Args {
     /// With -d: print a JSON object instead of the id
     #[arg(long, requires = "detach")]
     json: bool,
+    /// Start from a template, see `tine template`, instead of booting
+    #[arg(long, value_name = "NAME[@VERSION]", value_parser = super::template::named,
+        conflicts_with_all = ["kernel", "initrd", "cmdline", "vcpus", "memory", "disks", "rootfs", "cold"])]
+    template: Option<Named>,
+    /// With -d and --template: so many machines, NAME-1, NAME-2, ..
+    #[arg(short = 'n', long, value_name = "N", requires_all = ["detach", "template"],
+        conflicts_with_all = ["command", "console"],
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    count: Option<u32>,
+    /// With --template: write a file of this host into the guest, before the command is run
+    #[arg(long = "file", value_name = "PATH:GUEST_PATH", requires = "template",
+        value_parser = parse::file)]
+    files: Vec<parse::Copied>,
     /// Kernel to boot (ELF or bzImage) [default: the built image]
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
@@ -104,7 +121,10 @@ impl Args {
 }
 
 /// Runs the machine; the result is the status to exit with.
-pub fn run(args: Args) -> Result<u8, Failure> {
+pub fn run(mut args: Args) -> Result<u8, Failure> {
+    if let Some(named) = args.template.take() {
+        return template::run(args, &named);
+    }
     match args.detach {
         true => super::in_runtime(detached::start(args)),
         false => in_foreground(args).map_err(|err| Failure::new(err.to_string())),
@@ -133,7 +153,7 @@ fn in_foreground(args: Args) -> Result<u8, RunError> {
     };
     if let Some(loaded) = template.as_ref().and_then(BootTemplate::load) {
         timing.phase("boot template");
-        let ready = super::restore::refreshed(&loaded, None)?;
+        let ready = super::restore::refreshed(&loaded, GuestIdentity::default())?;
         let make = |on_end| {
             let (memory, sections) = (loaded.memory, loaded.sections);
             Ok(Machine::restore(&config, memory, &sections, on_end)?)
