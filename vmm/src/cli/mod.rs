@@ -19,6 +19,7 @@ mod identity;
 mod inspect;
 mod keys;
 mod kill;
+mod leftover;
 mod logs;
 mod machines;
 mod output;

@@ -3,7 +3,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::record::Version;
 use super::store::{self, Locked, SNAPSHOT, Store, VERSION, failed, sync};
 use crate::cli::failure::Failure;
+use crate::cli::leftover::own;
 use crate::cli::rundir;
 
 const BUILDING: &str = ".building-";
@@ -184,15 +185,6 @@ fn rename(from: &Path, to: &Path) -> Result<(), Errno> {
         Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::rename(from, to),
         done => done,
     }
-}
-
-/// The lock of a directory whose owner is gone.
-fn own(dir: &Path) -> Option<File> {
-    let lock = File::open(dir).ok()?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
-    // Deleted meanwhile by its owner, and another one may have its name.
-    let (here, open) = (fs::symlink_metadata(dir).ok()?, lock.metadata().ok()?);
-    ((here.dev(), here.ino()) == (open.dev(), open.ino())).then_some(lock)
 }
 
 /// Removes the directory of a machine that ended with its maker; false while its process is there.

@@ -1,7 +1,6 @@
 //! A version of a template, opened to make machines of it, and its end.
 
-use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -9,6 +8,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::record::{Named, Version};
 use super::store::{SNAPSHOT, Store, check_private, failed};
 use crate::cli::failure::Failure;
+use crate::cli::leftover::is_named;
 
 /// A version that stays for as long as this is held: until all files of its snapshot are open.
 #[derive(Debug)]
@@ -128,9 +128,5 @@ fn hold(dir: &Path, how: FlockOperation) -> Result<Option<File>, Failure> {
         return Ok(None);
     };
     flock(&lock, how).map_err(|err| failed("lock", dir, &err.into()))?;
-    let same = match (fs::symlink_metadata(dir), lock.metadata()) {
-        (Ok(named), Ok(open)) => (named.dev(), named.ino()) == (open.dev(), open.ino()),
-        _ => false,
-    };
-    Ok(same.then_some(lock))
+    Ok(is_named(dir, &lock).then_some(lock))
 }
