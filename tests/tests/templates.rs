@@ -172,6 +172,32 @@ fn builds_that_cannot_be_leave_nothing() {
 }
 
 #[test]
+fn pools_that_are_not_there() {
+    let place = place(1);
+    assert_eq!(ok(&place, &["pool", "ls", "--json"]), "[]\n");
+    let refused = fails(&place, 1, &["pool", "stop", "web"]);
+    assert!(refused.contains("there is no pool of web"), "{refused}");
+    let refused = fails(&place, 1, &["pool", "claim", "web@1"]);
+    assert!(refused.contains("tine pool start web"), "{refused}");
+    for words in [&["start"][..], &["start", "-d"]] {
+        let words: Vec<&str> = ["pool"]
+            .iter()
+            .chain(words)
+            .chain(&["web"])
+            .copied()
+            .collect();
+        let refused = fails(&place, 1, &words);
+        assert!(refused.contains("no active version"), "{refused}");
+    }
+    for name in ["../web", "", "a/b"] {
+        fails(&place, 2, &["pool", "stop", "--", name]);
+        fails(&place, 2, &["pool", "claim", "--", name]);
+    }
+    fails(&place, 2, &["run", "--pool", "--", "true"]);
+    assert_eq!(fs::read_dir(place.run()).unwrap().count(), 0);
+}
+
+#[test]
 fn shells_complete_it() {
     let script = ok(&Place::new(), &["completion", "bash"]);
     for word in ["template", "rollback", "--recipe", "--no-activate"] {

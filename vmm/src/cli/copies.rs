@@ -77,8 +77,7 @@ impl Drop for Unfinished {
 pub async fn make(options: &Options, origin: Origin) -> Result<Vec<Outcome>, Failure> {
     let files = identity::read(&options.files)?;
     let mut signals = Signals::watch()?;
-    let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let turns = Rc::new(Semaphore::new(cpus * FOR_EACH_CPU));
+    let turns = Rc::new(Semaphore::new(at_a_time()));
     let origin = Rc::new(origin);
     let (wait, limit) = (origin.agent && !options.no_wait, options.timeout);
     let all = async {
@@ -110,7 +109,15 @@ pub async fn make(options: &Options, origin: Origin) -> Result<Vec<Outcome>, Fai
     }
 }
 
-async fn one(
+/// Machines on their way up at a time.
+pub fn at_a_time() -> usize {
+    let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+    cpus * FOR_EACH_CPU
+}
+
+/// Makes one. With `wait` its agent has answered, within that limit, when this returns; what is
+/// given up in between leaves nothing.
+pub async fn one(
     id: &str,
     origin: &Origin,
     files: Vec<NewFile>,

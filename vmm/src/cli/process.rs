@@ -245,6 +245,13 @@ impl Process {
         Failure::new(words)
     }
 
+    /// Waits for the process, which has ended or is about to.
+    pub fn reap(self) {
+        if let Some(mut child) = self.child {
+            let _ = child.wait();
+        }
+    }
+
     /// Leaves nothing behind.
     pub fn clean_up(&mut self) {
         if let Some(process) = &mut self.child {

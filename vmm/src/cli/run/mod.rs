@@ -55,6 +55,10 @@ pub struct Args {
     #[arg(long, value_name = "NAME[@VERSION]", value_parser = super::template::named,
         conflicts_with_all = ["kernel", "initrd", "cmdline", "vcpus", "memory", "disks", "rootfs", "cold"])]
     template: Option<Named>,
+    /// With --template: take a machine that is ready in its pool, see `tine pool`; without one, start
+    /// one
+    #[arg(long, requires_all = ["template", "command"], conflicts_with_all = ["detach", "console"])]
+    pool: bool,
     /// With -d and --template: so many machines, NAME-1, NAME-2, ..
     #[arg(short = 'n', long, value_name = "N", requires_all = ["detach", "template"],
         conflicts_with_all = ["command", "console"],

@@ -2,11 +2,18 @@
 
 use super::Args;
 use crate::cli::failure::Failure;
-use crate::cli::restore;
+use crate::cli::pool::{self, Job};
 use crate::cli::template::{Named, Store};
+use crate::cli::timing::Timing;
+use crate::cli::{in_runtime, restore};
 
 /// Makes the machine, or machines; the result is the status to exit with.
-pub fn run(args: Args, named: &Named) -> Result<u8, Failure> {
+pub fn run(mut args: Args, named: &Named) -> Result<u8, Failure> {
+    if args.pool
+        && let Some(done) = pooled(&mut args, named)
+    {
+        return done;
+    }
     let opened = Store::of_user()?.open(named)?;
     restore::restore(restore::Args {
         detach: args.detach,
@@ -25,4 +32,24 @@ pub fn run(args: Args, named: &Named) -> Result<u8, Failure> {
         command: args.command,
         template: Some(opened),
     })
+}
+
+/// Runs the command in a machine that waits for that; `None` where none does.
+fn pooled(args: &mut Args, named: &Named) -> Option<Result<u8, Failure>> {
+    let mut timing = Timing::start(args.timing);
+    let work = async {
+        let Some(claimed) = pool::ready(named).await? else {
+            return Ok(None);
+        };
+        timing.phase("claimed");
+        let job = Job {
+            command: std::mem::take(&mut args.command),
+            place: std::mem::take(&mut args.place),
+            files: std::mem::take(&mut args.files),
+            interactive: args.interactive,
+            timeout: args.timeout,
+        };
+        pool::run(claimed, job).await.map(Some)
+    };
+    in_runtime(work).transpose()
 }

@@ -7,12 +7,12 @@ mod plan;
 mod prepare;
 mod recipe;
 mod record;
-mod store;
+pub mod store;
 #[cfg(test)]
 mod tests;
 mod version;
 
-pub use self::record::{Named, named};
+pub use self::record::{Named, name, named};
 pub use self::store::Store;
 pub use self::version::Opened;
 

@@ -221,7 +221,7 @@ pub fn write(path: &Path, record: &impl serde::Serialize) -> io::Result<()> {
 }
 
 /// Reads a record; `None` where there is none.
-fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),

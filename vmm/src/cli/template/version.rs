@@ -21,26 +21,22 @@ pub struct Opened {
 }
 
 impl Store {
+    /// The number of a version, of the active one when none is named.
+    pub fn version(&self, named: &Named) -> Result<u32, Failure> {
+        let template = self.template(&named.name)?;
+        template.named(named)
+    }
+
     /// Opens a version, the active one when none is named.
     pub fn open(&self, named: &Named) -> Result<Opened, Failure> {
         let name = &named.name;
         let template = self.template(name)?;
         check_private(&self.root)?;
-        let version = named.version.or(template.active.version);
-        let version = version.ok_or_else(|| {
-            Failure::new(format!(
-                "template {name} has no active version: `tine template activate {name} VERSION`"
-            ))
-        })?;
+        let version = template.named(named)?;
         let dir = self.version_dir(name, version);
-        let missing = || {
-            let all: Vec<String> = template.versions.iter().map(u32::to_string).collect();
-            Failure::new(format!(
-                "template {name} has no version {version}: there are {}",
-                all.join(", ")
-            ))
-        };
-        let lock = hold(&dir, FlockOperation::LockShared)?.ok_or_else(missing)?;
+        let lock = hold(&dir, FlockOperation::LockShared)?;
+        let lock = lock
+            .ok_or_else(|| Failure::new(format!("{name}@{version} was removed at this moment")))?;
         Ok(Opened {
             snapshot: dir.join(SNAPSHOT),
             record: self.record(name, version)?,
@@ -108,6 +104,19 @@ impl Store {
 }
 
 impl super::store::Template {
+    /// Which version is named; it was there when this was looked at.
+    fn named(&self, named: &Named) -> Result<u32, Failure> {
+        let version = named.version.or(self.active.version);
+        let version = version.ok_or_else(|| {
+            Failure::new(format!(
+                "template {0} has no active version: `tine template activate {0} VERSION`",
+                self.name
+            ))
+        })?;
+        self.require(version)?;
+        Ok(version)
+    }
+
     fn require(&self, version: u32) -> Result<(), Failure> {
         if self.versions.contains(&version) {
             return Ok(());
