@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::Instant;
 
 use serde_json::Value;
 use tine_tests::cli::{Place, eventually, with_vmm};
@@ -93,12 +95,28 @@ fn a_template_is_built_run_built_anew_and_gone_back_to() {
     let script = "while read line; do echo $line; done < /root/log; echo $WHO
         echo more >> /root/log; read id < /etc/machine-id; echo $id
         read uuid < /proc/sys/kernel/random/uuid; echo $uuid";
-    let (first, second) = (all.sh("web", script), all.sh("web@1", script));
+    let file = all.place.path("tree/one");
+    let file = format!("{}:/root/new/one", file.display());
+    let given = [
+        "run",
+        "--template",
+        "web",
+        "-e",
+        "WHO=run",
+        "--file",
+        &file,
+        "--",
+        "sh",
+        "-c",
+    ];
+    let with_file = format!("read new < /root/new/one; echo $new >> /root/log; {script}");
+    let first = all.ok(&[&given[..], &[&with_file]].concat());
+    let second = all.sh("web@1", script);
     let (first, second): (Vec<_>, Vec<_>) = (first.lines().collect(), second.lines().collect());
-    assert_eq!(first[..4], ["brought", "option", "one", "option"]);
-    assert_eq!(first[..4], second[..4]);
+    assert_eq!(first[..5], ["brought", "option", "one", "brought", "run"]);
+    assert_eq!(second[..4], ["brought", "option", "one", "option"]);
     assert!(
-        first[4] != second[4] && first[5] != second[5],
+        first[5] != second[4] && first[6] != second[5],
         "{first:?} {second:?}"
     );
 
@@ -139,8 +157,47 @@ fn a_template_is_built_run_built_anew_and_gone_back_to() {
     assert_eq!(list.as_array().unwrap().len(), 1);
     assert_eq!(all.left(), [] as [PathBuf; 0]);
 
+    // Killed at any moment of a whole build: there is a version or there is none, and nothing else.
+    let words = ["template", "build", "other", "--from", one, "--run", "true"];
+    let start = Instant::now();
+    assert_eq!(all.ok(&words), "other@1\n");
+    let whole = start.elapsed();
+    all.ok(&["template", "rm", "other"]);
+    for round in 0..8 {
+        let mut killed = all.tine(&words).spawn().unwrap();
+        // No event of it is waited for: the moment is to be another one each time.
+        thread::sleep(whole * round / 7);
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        eventually(|| {
+            let list = all.ok(&["template", "ls"]);
+            if list.contains("other@1") {
+                all.sh("other@1", "true");
+                all.ok(&["template", "rm", "other"]);
+            }
+            all.left().is_empty()
+        });
+    }
+    let late = ["--timeout", "100ms", "--run", "true"];
+    let late = all.tine(&[&build[..5], &late].concat()).output().unwrap();
+    assert_eq!(late.status.code(), Some(124));
+    assert_eq!(
+        text(&late.stderr),
+        "tine: template web: it was not built within 100ms\n"
+    );
+    assert_eq!(all.left(), [] as [PathBuf; 0]);
+
     // Version 2, while a machine of version 1 runs.
-    all.ok(&["run", "-d", "--name", "old", "--template", "web"]);
+    all.ok(&[
+        "run",
+        "-d",
+        "-e",
+        "WHO=run",
+        "--name",
+        "old",
+        "--template",
+        "web",
+    ]);
     let two: Vec<&str> = build.into_iter().chain(["echo two >> /root/log"]).collect();
     assert_eq!(all.ok(&two), "web@2\n");
     assert_eq!(all.sh("web", LAST), "two\n");
@@ -158,7 +215,7 @@ fn a_template_is_built_run_built_anew_and_gone_back_to() {
         "-c",
         "while read line; do echo $line; done < /root/log; read name < /proc/sys/kernel/hostname; echo $name $WHO",
     ]);
-    assert_eq!(out, "brought\noption\none\nold option\n");
+    assert_eq!(out, "brought\noption\none\nold run\n");
     all.ok(&["rm", "-f", "old"]);
     assert_eq!(changed(&rootfs), before, "the caller's image");
 }
