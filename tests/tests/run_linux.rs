@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use tine_tests::cli::{Place, with_vmm};
 use tine_tests::linux::{debian, image};
 use tine_tests::{run, text};
 
@@ -170,6 +171,41 @@ fn a_root_that_is_only_read_is_booted_from_once() {
         let name = file.unwrap().file_name().into_string().unwrap();
         assert!(!name.contains("disk"), "{name}");
     }
+    // One that is sound and of another machine, which says nothing of itself here: it is no error.
+    let place = Place::new();
+    with_vmm();
+    let hang = tine_tests::guest("hang");
+    let hang = hang.to_str().unwrap();
+    let start = [
+        "run",
+        "-d",
+        "--no-wait",
+        "--memory",
+        "64M",
+        "--name",
+        "other",
+        "--kernel",
+        hang,
+    ];
+    place.ok(start);
+    place.ok(["snapshot", "--stop", "other", "snapshot"]);
+    let key = std::fs::read_dir(&boot)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    std::fs::remove_dir_all(&key).unwrap();
+    let copied = Command::new("cp")
+        .arg("-r")
+        .arg(place.path("snapshot"))
+        .arg(&key)
+        .status();
+    assert!(copied.unwrap().success());
+    let output = run("1s", &[]);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(124), "{errors}");
+    assert!(from_template(&errors) && !key.exists(), "{errors}");
     // Not waited for: that they boot is what counts.
     let boots = |words: &[&str]| {
         let output = run("1s", words);

@@ -3,8 +3,8 @@
 //!
 //! A template is a snapshot in the cache, without the disks, named by everything that shaped it. Only
 //! machines whose disks are files that they cannot write to have one: what a guest can write to is
-//! another thing after each run, and so is what a network had to say. One that cannot be read is made
-//! anew, and one that a run failed with is discarded.
+//! another thing after each run, and so is what a network had to say. Where one cannot be gone on from,
+//! the machine is booted, and its template made anew; one that a run failed with is discarded.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -29,7 +29,7 @@ use super::leftover::own;
 const KEPT: usize = 8;
 
 /// Where the template of a machine is, or would be.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootTemplate {
     dir: PathBuf,
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -91,12 +92,11 @@ pub enum Ready {
 }
 
 /// What a machine calls when its guest ends.
-pub type OnEnd = Box<dyn Fn(Ending) + Send + Sync>;
+pub type OnEnd = Arc<dyn Fn(Ending) + Send + Sync>;
 
 /// Makes the machine and does the job; the result is the status to exit with.
 pub fn run(
-    make: impl FnOnce(OnEnd) -> Result<Machine, RunError>,
-    ready: Ready,
+    make: impl FnOnce(OnEnd) -> Result<(Machine, Ready), RunError>,
     job: Job,
     timing: &mut Timing,
 ) -> Result<u8, RunError> {
@@ -107,7 +107,8 @@ pub fn run(
         .and_then(|blocked| blocked.forward(move |signal| send(&to_run, Event::Signal(signal))))
         .map_err(|err| RunError::Os("watch for signals", err))?;
     let to_run = events.clone();
-    let machine = make(Box::new(move |ending| send(&to_run, Event::Ended(ending))))?;
+    // A machine that is given up has had no guest, and calls it for none.
+    let (machine, ready) = make(Arc::new(move |ending| send(&to_run, Event::Ended(ending))))?;
     let run = Run {
         machine,
         job,

@@ -17,7 +17,7 @@ use tine_snapshot::manifest::Kind;
 use super::copies::{self, Options, Origin};
 use super::exec::Place;
 use super::failure::Failure;
-use super::foreground::{self, Job, Ready, RunError};
+use super::foreground::{self, Job, OnEnd, Ready, RunError};
 use super::process::Process;
 use super::run::config::keep_console;
 use super::rundir::{self, CONSOLE};
@@ -144,15 +144,15 @@ fn in_foreground(mut args: Args, identity: GuestIdentity) -> Result<u8, RunError
         false => Ready::Hello(None),
         true => refreshed(&loaded, identity)?,
     };
-    let make = |on_end| {
+    let make = |on_end: OnEnd| {
         let (memory, sections) = (loaded.memory, loaded.sections);
-        let machine = Machine::restore(&config, memory, &sections, on_end);
+        let machine = Machine::restore(&config, memory, &sections, move |end| on_end(end));
         // They live for as long as they are open.
         own.iter().for_each(|path| drop(std::fs::remove_file(path)));
         drop(template);
-        Ok(machine?)
+        Ok((machine?, ready))
     };
-    foreground::run(make, ready, job, &mut timing)
+    foreground::run(make, job, &mut timing)
 }
 
 async fn detached(mut args: Args) -> Result<u8, Failure> {
@@ -250,14 +250,14 @@ fn boot_in_foreground(args: Args, mut timing: Timing) -> Result<u8, RunError> {
     let (config, made) = booting(&args.dir, args.console.clone(), &own)?;
     timing.phase("snapshot read");
     let job = job(args, &config);
-    let make = |on_end| {
-        let machine = Machine::assemble(&config, on_end);
+    let make = |on_end: OnEnd| {
+        let machine = Machine::assemble(&config, move |end| on_end(end));
         // They live for as long as they are open.
         made.iter()
             .for_each(|path| drop(std::fs::remove_file(path)));
-        Ok(machine?)
+        Ok((machine?, Ready::Hello(None)))
     };
-    foreground::run(make, Ready::Hello(None), job, &mut timing)
+    foreground::run(make, job, &mut timing)
 }
 
 fn job(args: Args, config: &MachineConfig) -> Job {

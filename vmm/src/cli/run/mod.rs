@@ -9,14 +9,15 @@ pub use detached::words;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tine::config::ConsoleConfig;
+use tine::config::{ConsoleConfig, MachineConfig};
 use tine::control::GuestIdentity;
 use tine::machine::Machine;
+use tine::snapshot::Loaded;
 
 use super::boot_template::BootTemplate;
 use super::exec::Place;
 use super::failure::Failure;
-use super::foreground::{self, Job, Ready, RunError};
+use super::foreground::{self, Job, OnEnd, Ready, RunError};
 use super::template::Named;
 use super::timing::Timing;
 use super::{parse, rundir};
@@ -155,22 +156,38 @@ fn in_foreground(args: Args) -> Result<u8, RunError> {
         true => None,
         false => BootTemplate::of(&config),
     };
-    if let Some(loaded) = template.as_ref().and_then(BootTemplate::load) {
+    let loaded = template.as_ref().and_then(BootTemplate::load);
+    if loaded.is_some() {
         timing.phase("boot template");
-        let ready = super::restore::refreshed(&loaded, GuestIdentity::default())?;
-        let make = |on_end| {
-            let (memory, sections) = (loaded.memory, loaded.sections);
-            Ok(Machine::restore(&config, memory, &sections, on_end)?)
-        };
-        let done = foreground::run(make, ready, job, &mut timing);
-        if done.is_err() {
-            // Whatever it was, the next run starts from scratch.
-            template.iter().for_each(BootTemplate::discard);
-        }
-        return done;
     }
-    // What is there and cannot be read is of no use.
-    template.iter().for_each(BootTemplate::discard);
-    let make = |on_end| Ok(Machine::assemble(&config, on_end)?);
-    foreground::run(make, Ready::Hello(template), job, &mut timing)
+    let mut from_template = false;
+    let make = |on_end: OnEnd| {
+        let ends = on_end.clone();
+        if let Some(Ok(machine)) = loaded.map(|loaded| go_on(&config, loaded, ends)) {
+            from_template = true;
+            return Ok(machine);
+        }
+        // What is there and is of no use goes.
+        template.iter().for_each(BootTemplate::discard);
+        let machine = Machine::assemble(&config, move |end| on_end(end))?;
+        Ok((machine, Ready::Hello(template.clone())))
+    };
+    let done = foreground::run(make, job, &mut timing);
+    if done.is_err() && from_template {
+        // Whatever it was, the next run starts from scratch.
+        template.iter().for_each(BootTemplate::discard);
+    }
+    done
+}
+
+/// The machine of a boot template.
+fn go_on(
+    config: &MachineConfig,
+    loaded: Loaded,
+    on_end: OnEnd,
+) -> Result<(Machine, Ready), RunError> {
+    let ready = super::restore::refreshed(&loaded, GuestIdentity::default())?;
+    let (memory, sections) = (loaded.memory, loaded.sections);
+    let machine = Machine::restore(config, memory, &sections, move |end| on_end(end))?;
+    Ok((machine, ready))
 }
