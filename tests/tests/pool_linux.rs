@@ -264,4 +264,17 @@ fn machines_wait_are_handed_out_once_and_are_replaced() {
         assert_eq!(all.processes(), [] as [i32; 0], "round {round}");
         assert_eq!(all.machines(), HashSet::new(), "round {round}");
     }
+
+    // Whose directory is removed under it ends.
+    let mut pool = all.tine(&["pool", "start", "web"]).spawn().unwrap();
+    read_until(pool.stdout.as_mut().unwrap(), "web\n");
+    fs::remove_dir_all(all.place.run().join(".pools")).unwrap();
+    let ended = pool.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(
+        text(&ended.stderr).contains("is gone"),
+        "{}",
+        text(&ended.stderr)
+    );
+    assert_eq!(all.processes(), [] as [i32; 0]);
 }

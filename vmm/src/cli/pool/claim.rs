@@ -129,7 +129,9 @@ async fn wait(template: &Named, limit: Duration) -> Result<Claimed, Failure> {
 
 /// The process that keeps a pool.
 pub async fn keeper_of(pool: &Pool) -> Option<Pidfd> {
-    Pidfd::serving(&pool.socket().ok()?).await
+    let process = Pidfd::serving(&pool.socket().ok()?).await;
+    // One that was killed may have left a child that is not a `tine-vmm` yet, and has its socket.
+    process.filter(|process| !process.has_ended(Duration::ZERO))
 }
 
 /// What a machine is claimed for.

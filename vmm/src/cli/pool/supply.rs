@@ -13,6 +13,7 @@ use serde_json::json;
 use tokio::net::UnixListener;
 use tokio::sync::{Notify, Semaphore};
 
+use super::clear::end;
 use super::place::{Marker, Pool, Stage};
 use super::watch::Watch;
 use crate::cli::copies::{self, Origin};
@@ -54,6 +55,12 @@ pub async fn work(
     tokio::task::spawn_local(async move { while listener.accept().await.is_ok() {} });
     let mut pause = FIRST_PAUSE;
     loop {
+        if !supply.pool.dir.is_dir() {
+            let name = &supply.pool.name;
+            return Err(Failure::new(format!(
+                "the directory of the pool {name} is gone"
+            )));
+        }
         // Before the look: what happens after it is an event.
         let active = supply.watch_template(watch);
         let looked = match active {
@@ -193,7 +200,10 @@ impl Supply {
             // The next look finds it dead.
             None => process.reap(),
         }
-        self.pool.shift(marker, Stage::Making, Stage::Ready)?;
-        Ok(())
+        match self.pool.shift(marker, Stage::Making, Stage::Ready) {
+            Ok(true) => Ok(()),
+            // Its file is gone: nobody would know of the machine.
+            lost => end(marker).await.and(lost.map(drop)),
+        }
     }
 }
