@@ -61,6 +61,13 @@ extern "C" fn end_all() {
 
 /// Ends what a test that failed may have left.
 fn end_machines(run: &Path) {
+    // First those who would make others.
+    let pools = std::fs::read_dir(run.join(".pools"));
+    for entry in pools.into_iter().flatten().flatten() {
+        let mut stop = Command::new(tine());
+        stop.args(["pool", "stop"]).arg(entry.file_name());
+        let _ = stop.env("TINE_RUN_DIR", run).output();
+    }
     for entry in std::fs::read_dir(run).into_iter().flatten().flatten() {
         if entry.path().join("vmm.log").exists() {
             let mut rm = Command::new(tine());

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use tine_tests::cli::{Place, with_vmm};
 use tine_tests::linux::{debian, image};
 use tine_tests::{run, text};
 
@@ -114,6 +115,107 @@ fn a_debian_root_runs_its_own_programs_and_keeps_what_they_write() {
         .arg(&root)
         .output();
     assert_eq!(text(&cat.unwrap().stdout), "kept\n");
+}
+
+/// A root file system that is only read is booted from once, until the image is another one.
+#[test]
+fn a_root_that_is_only_read_is_booted_from_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root.ext4");
+    let copied = Command::new("cp")
+        .arg("--sparse=always")
+        .arg(debian())
+        .arg(&root)
+        .status();
+    assert!(copied.unwrap().success());
+    let arg = format!("{},ro", root.display());
+    let run = |limit: &str, words: &[&str]| {
+        let (kernel, initramfs) = image();
+        let mut command = run(["--memory", "128M", "--timing", "--rootfs", &arg]);
+        command.args(["--timeout", limit, "--kernel"]).arg(kernel);
+        command.arg("--initrd").arg(initramfs);
+        // Another place than the other tests use at the same time.
+        command
+            .env("TINE_CACHE_DIR", dir.path())
+            .args(words)
+            .arg("--");
+        let script = "read line < /etc/debian_version; echo $line; echo x > /root/x";
+        command.args(["sh", "-c", script]).output().unwrap()
+    };
+    let from_template = |errors: &str| errors.contains("timing: boot template");
+    let first = run("5m", &[]);
+    let errors = text(&first.stderr);
+    assert!(errors.contains("Read-only file system"), "{errors}");
+    assert!(
+        !from_template(&errors) && text(&first.stdout).starts_with("12"),
+        "{errors}"
+    );
+    let second = run("5m", &[]);
+    let errors = text(&second.stderr);
+    assert!(
+        from_template(&errors) && errors.contains("Read-only file system"),
+        "{errors}"
+    );
+    assert_eq!(second.stdout, first.stdout);
+    // In the cache there is nothing of the disk.
+    let boot = dir.path().join("boot");
+    let files = std::fs::read_dir(
+        std::fs::read_dir(&boot)
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap()
+            .path(),
+    );
+    for file in files.unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        assert!(!name.contains("disk"), "{name}");
+    }
+    // One that is sound and of another machine, which says nothing of itself here: it is no error.
+    let place = Place::new();
+    with_vmm();
+    let hang = tine_tests::guest("hang");
+    let hang = hang.to_str().unwrap();
+    let start = [
+        "run",
+        "-d",
+        "--no-wait",
+        "--memory",
+        "64M",
+        "--name",
+        "other",
+        "--kernel",
+        hang,
+    ];
+    place.ok(start);
+    place.ok(["snapshot", "--stop", "other", "snapshot"]);
+    let key = std::fs::read_dir(&boot)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    std::fs::remove_dir_all(&key).unwrap();
+    let copied = Command::new("cp")
+        .arg("-r")
+        .arg(place.path("snapshot"))
+        .arg(&key)
+        .status();
+    assert!(copied.unwrap().success());
+    let output = run("1s", &[]);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(124), "{errors}");
+    assert!(from_template(&errors) && !key.exists(), "{errors}");
+    // Not waited for: that they boot is what counts.
+    let boots = |words: &[&str]| {
+        let output = run("1s", words);
+        let errors = text(&output.stderr);
+        output.status.code() == Some(124) && !from_template(&errors)
+    };
+    assert!(boots(&["--cold"]));
+    let file = std::fs::File::options().write(true).open(&root).unwrap();
+    file.set_modified(std::time::SystemTime::now()).unwrap();
+    assert!(boots(&[]));
 }
 
 /// A guest that ends under a command is an error that says so.

@@ -1,13 +1,13 @@
 //! Many machines out of one snapshot or one other machine: each in a process of its own, a few on
 //! their way at a time, and what becomes of one is nothing to the others.
 
-use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tine::client::Machine;
+use tine::control::GuestIdentity;
 use tine_guest_agent::refresh::NewFile;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, LocalSet};
@@ -16,7 +16,7 @@ use super::failure::Failure;
 use super::process::Process;
 use super::rundir::{self, CONSOLE, SOCKET};
 use super::session::Signals;
-use super::{output, parse};
+use super::{identity, output, parse};
 
 /// Machines on their way up at a time, for each processor: while one waits, another one works. More
 /// would not make the last one earlier, and the first ones later.
@@ -75,11 +75,9 @@ impl Drop for Unfinished {
 
 /// Makes them all. An error only where none was begun, or all were given up for a signal.
 pub async fn make(options: &Options, origin: Origin) -> Result<Vec<Outcome>, Failure> {
-    let files = options.files.iter().map(read);
-    let files: Vec<NewFile> = files.collect::<Result<_, _>>()?;
+    let files = identity::read(&options.files)?;
     let mut signals = Signals::watch()?;
-    let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let turns = Rc::new(Semaphore::new(cpus * FOR_EACH_CPU));
+    let turns = Rc::new(Semaphore::new(at_a_time()));
     let origin = Rc::new(origin);
     let (wait, limit) = (origin.agent && !options.no_wait, options.timeout);
     let all = async {
@@ -111,7 +109,15 @@ pub async fn make(options: &Options, origin: Origin) -> Result<Vec<Outcome>, Fai
     }
 }
 
-async fn one(
+/// Machines on their way up at a time.
+pub fn at_a_time() -> usize {
+    let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+    cpus * FOR_EACH_CPU
+}
+
+/// Makes one. With `wait` its agent has answered, within that limit, when this returns; what is
+/// given up in between leaves nothing.
+pub async fn one(
     id: &str,
     origin: &Origin,
     files: Vec<NewFile>,
@@ -121,11 +127,13 @@ async fn one(
     let process = unfinished.0.as_mut().expect("it is there until it is done");
     let mut request = origin.request.clone();
     if origin.agent {
-        let env: BTreeMap<_, _> = origin.env.iter().cloned().collect();
-        request["hostname"] = json!(id.replace('_', "-"));
-        request["machine_id"] = json!(machine_id());
-        request["files"] = json!(files);
-        request["env"] = json!((!env.is_empty()).then_some(env));
+        let identity = GuestIdentity {
+            hostname: Some(identity::hostname(id)),
+            machine_id: Some(identity::machine_id()),
+            env: identity::variables(origin.env.iter().cloned()),
+            files,
+        };
+        identity::put_into(&identity, &mut request);
     }
     let work = async |process: &Process, machine: &Machine| {
         let serial = json!({ "serial_out_path": process.dir.join(CONSOLE) });
@@ -138,24 +146,6 @@ async fn one(
     };
     process.start(work).await?;
     Ok(unfinished.0.take().expect("it is there until it is done"))
-}
-
-/// As `systemd-machine-id-setup` makes one: 128 random bits.
-fn machine_id() -> String {
-    let bits = tine::client::new_request_id() + &tine::client::new_request_id();
-    bits[..32].to_owned()
-}
-
-fn read(file: &parse::Copied) -> Result<NewFile, Failure> {
-    use std::os::unix::fs::PermissionsExt;
-    let failed = |err| Failure::new(format!("cannot read {}: {err}", file.from.display()));
-    let content = std::fs::read(&file.from).map_err(failed)?;
-    let mode = std::fs::metadata(&file.from).map_err(failed)?.permissions();
-    Ok(NewFile {
-        path: file.to.as_str().into(),
-        mode: Some(mode.mode() & 0o777),
-        content: content.into(),
-    })
 }
 
 /// Prints what became of them; the result is the status to exit with.

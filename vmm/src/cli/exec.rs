@@ -55,7 +55,7 @@ pub struct Args {
 }
 
 /// Where and as whom a command runs.
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub struct Place {
     /// Set a variable for the command; without a value, pass it on
     #[arg(short, long = "env", value_name = "NAME[=VALUE]", value_parser = parse::variable)]

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -40,6 +41,10 @@ pub enum RunError {
     Snapshot(#[from] LoadError),
     #[error(transparent)]
     Agent(#[from] AgentError),
+    #[error(
+        "its guest has no agent, or has to boot: no other name, variables or files can be given to it"
+    )]
+    NoAgent,
     #[error("cannot {0}: {1}")]
     Os(&'static str, #[source] io::Error),
     #[error("{ending}, {when}{console}")]
@@ -87,12 +92,11 @@ pub enum Ready {
 }
 
 /// What a machine calls when its guest ends.
-pub type OnEnd = Box<dyn Fn(Ending) + Send + Sync>;
+pub type OnEnd = Arc<dyn Fn(Ending) + Send + Sync>;
 
 /// Makes the machine and does the job; the result is the status to exit with.
 pub fn run(
-    make: impl FnOnce(OnEnd) -> Result<Machine, RunError>,
-    ready: Ready,
+    make: impl FnOnce(OnEnd) -> Result<(Machine, Ready), RunError>,
     job: Job,
     timing: &mut Timing,
 ) -> Result<u8, RunError> {
@@ -103,7 +107,8 @@ pub fn run(
         .and_then(|blocked| blocked.forward(move |signal| send(&to_run, Event::Signal(signal))))
         .map_err(|err| RunError::Os("watch for signals", err))?;
     let to_run = events.clone();
-    let machine = make(Box::new(move |ending| send(&to_run, Event::Ended(ending))))?;
+    // A machine that is given up has had no guest, and calls it for none.
+    let (machine, ready) = make(Arc::new(move |ending| send(&to_run, Event::Ended(ending))))?;
     let run = Run {
         machine,
         job,
@@ -146,10 +151,9 @@ impl Run {
         timing.phase("monitor set-up");
         self.machine.resume();
         timing.phase("first guest instruction");
-        if self.job.command.is_empty() {
-            return self.until_end();
-        }
+        let alone = self.job.command.is_empty();
         let template = match ready {
+            Ready::Hello(_) if alone => return self.until_end(),
             Ready::Hello(template) => {
                 self.wait_for_agent(hellos)?;
                 template
@@ -168,6 +172,9 @@ impl Run {
             Waited::Leave(status) => return Ok(status),
         }
         timing.phase("guest to agent");
+        if alone {
+            return self.until_end();
+        }
         let template = template.and_then(|template| template.make(&self.machine));
         self.run_command()?;
         let record = match self.wait() {

@@ -4,6 +4,7 @@
 //! ran out; 1 when Tine itself could not do what was asked; 2 when the words made no sense.
 
 mod attach;
+mod background;
 mod boot_template;
 mod completion;
 mod copies;
@@ -15,18 +16,22 @@ mod failure;
 mod foreground;
 mod fork;
 mod forward;
+mod identity;
 mod inspect;
 mod keys;
 mod kill;
+mod leftover;
 mod logs;
 mod machines;
 mod output;
 mod parse;
 mod pause;
 mod pidfd;
+mod pool;
 mod process;
 mod progress;
 mod ps;
+mod readable;
 mod restore;
 mod rm;
 mod run;
@@ -34,6 +39,7 @@ mod rundir;
 mod session;
 mod snapshot;
 mod stop;
+mod template;
 mod terminal;
 mod timing;
 
@@ -66,6 +72,8 @@ enum Command {
     Snapshot(snapshot::Args),
     Fork(fork::Args),
     Restore(Box<restore::Args>),
+    Template(template::Args),
+    Pool(pool::Args),
     Pause(pause::Pause),
     Resume(pause::Resume),
     Stop(stop::Stop),
@@ -110,6 +118,8 @@ pub fn main() -> ExitCode {
         Command::Snapshot(args) => in_runtime(snapshot::snapshot(args)),
         Command::Fork(args) => in_runtime(fork::fork(args)),
         Command::Restore(args) => restore::restore(*args),
+        Command::Template(args) => in_runtime(template::template(args)),
+        Command::Pool(args) => in_runtime(pool::pool(args)),
         Command::Pause(args) => in_runtime(pause::pause(args)),
         Command::Resume(args) => in_runtime(pause::resume(args)),
         Command::Stop(args) => in_runtime(stop::stop(args)),
@@ -133,7 +143,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Runs a client on this thread. Threads that wait in the system end with the process.
-fn in_runtime(work: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+fn in_runtime<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,12 +1,14 @@
 //! The process of a machine, held by a descriptor: its number may be another process's later, this may not.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::net::UnixStream;
+
+use super::readable::watched;
 
 /// A process.
 pub struct Pidfd(OwnedFd);
@@ -20,6 +22,33 @@ impl Pidfd {
         // It still serves, so the number is still its own.
         UnixStream::connect(socket).await.ok()?;
         Some(Self(process))
+    }
+
+    /// The process of a number, if there is one.
+    pub fn open(pid: i32) -> Option<Self> {
+        let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty());
+        process.ok().map(Self)
+    }
+
+    /// Its number, while it is there.
+    pub fn pid(&self) -> Option<i32> {
+        let info = format!("/proc/self/fdinfo/{}", self.0.as_raw_fd());
+        let info = std::fs::read_to_string(info).ok()?;
+        let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+        pid.trim().parse().ok().filter(|pid| *pid > 0)
+    }
+
+    /// Waits for its end.
+    pub async fn ended(self) {
+        // Where that cannot be waited for, another look is taken.
+        if let Ok(process) = watched(self.0) {
+            let _ = process.readable().await;
+        }
+    }
+
+    /// Asks it to end.
+    pub fn ask_to_end(&self) {
+        let _ = pidfd_send_signal(&self.0, Signal::TERM);
     }
 
     /// Waits for its end; false if that does not come in time.

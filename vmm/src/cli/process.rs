@@ -36,6 +36,8 @@ pub struct Process {
     child: Option<Child>,
     /// The directory was there before, and stays when the start fails.
     again: bool,
+    /// It is killed when this process ends, however that comes.
+    tied: bool,
 }
 
 impl Process {
@@ -48,7 +50,15 @@ impl Process {
             dir,
             child: None,
             again: false,
+            tied: false,
         })
+    }
+
+    /// The process is to end with this one, which is its only user. Its directory stays if this one
+    /// is killed.
+    pub fn ending_with_this_one(mut self) -> Self {
+        self.tied = true;
+        self
     }
 
     /// A process for a machine whose directory is there.
@@ -58,6 +68,7 @@ impl Process {
             dir,
             child: None,
             again: true,
+            tied: false,
         }
     }
 
@@ -179,10 +190,23 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(out.try_clone().map_err(failed)?)
             .stderr(out);
-        // SAFETY: setsid is a system call that allocates nothing and takes no lock. In a session of
+        let tied = self.tied.then(rustix::process::getpid);
+        let prepare = move || {
+            rustix::process::setsid()?;
+            if let Some(parent) = tied {
+                let kill = rustix::process::Signal::KILL;
+                rustix::process::set_parent_process_death_signal(Some(kill))?;
+                // It may have ended before that.
+                if rustix::process::getppid() != Some(parent) {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+            }
+            Ok(())
+        };
+        // SAFETY: these are system calls that allocate nothing and take no lock. In a session of
         // its own the process hears nothing of this terminal's keys and end.
         unsafe {
-            command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?));
+            command.pre_exec(prepare);
         }
         self.child = Some(command.spawn().map_err(failed)?);
         Ok(())
@@ -219,6 +243,13 @@ impl Process {
             }
         }
         Failure::new(words)
+    }
+
+    /// Waits for the process, which has ended or is about to.
+    pub fn reap(self) {
+        if let Some(mut child) = self.child {
+            let _ = child.wait();
+        }
     }
 
     /// Leaves nothing behind.

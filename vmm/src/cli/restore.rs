@@ -7,6 +7,7 @@ use serde_json::json;
 use tine::agent;
 use tine::client::Machine as Client;
 use tine::config::{ConsoleConfig, MachineConfig};
+use tine::control::GuestIdentity;
 use tine::image::Image;
 use tine::machine::Machine;
 use tine::snapshot::{Loaded, open_disks};
@@ -16,13 +17,14 @@ use tine_snapshot::manifest::Kind;
 use super::copies::{self, Options, Origin};
 use super::exec::Place;
 use super::failure::Failure;
-use super::foreground::{self, Job, Ready, RunError};
+use super::foreground::{self, Job, OnEnd, Ready, RunError};
 use super::process::Process;
 use super::run::config::keep_console;
 use super::rundir::{self, CONSOLE};
 use super::session::Signals;
+use super::template::Opened;
 use super::timing::Timing;
-use super::{output, parse, run};
+use super::{identity, output, parse, run};
 
 /// Make a machine of a snapshot, run a command in it, and remove it; or leave it running (-d)
 #[derive(clap::Args)]
@@ -41,44 +43,50 @@ Examples:
 pub struct Args {
     /// Leave the machine running, and print its id
     #[arg(short, long, conflicts_with = "interactive")]
-    detach: bool,
+    pub(super) detach: bool,
     /// With -d: so many machines, each with its id as host name, NAME-1, NAME-2, ..
     #[arg(short = 'n', long, value_name = "N", requires = "detach",
         conflicts_with_all = ["command", "hostname", "console"],
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    count: Option<u32>,
+    pub(super) count: Option<u32>,
     /// The machine's id, with -d [default: a random one]
     #[arg(long, value_name = "ID", requires = "detach", value_parser = rundir::id)]
-    name: Option<String>,
+    pub(super) name: Option<String>,
     /// With -d: do not wait for the guest's agent
     #[arg(long, requires = "detach", conflicts_with = "command")]
-    no_wait: bool,
+    pub(super) no_wait: bool,
     /// With -d: print a JSON object instead of the id
     #[arg(long, requires = "detach")]
-    json: bool,
+    pub(super) json: bool,
     /// The guest's new host name
     #[arg(long, value_name = "NAME")]
-    hostname: Option<String>,
+    pub(super) hostname: Option<String>,
+    /// Write a file of this host into the guest, before the command is run
+    #[arg(long = "file", value_name = "PATH:GUEST_PATH", value_parser = parse::file)]
+    pub(super) files: Vec<parse::Copied>,
     /// Where the guest's console goes [default: none; with -d where `tine logs` finds it]
     #[arg(long, value_name = "none|stdout|FILE", value_parser = parse::console)]
-    console: Option<ConsoleConfig>,
+    pub(super) console: Option<ConsoleConfig>,
     /// End everything after this time (status 124); with -d: the time until it is running
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
-    timeout: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
     #[command(flatten)]
-    place: Place,
+    pub(super) place: Place,
     /// Pass standard input to the command
     #[arg(short, long)]
-    interactive: bool,
+    pub(super) interactive: bool,
     /// Print to standard error how long each phase took
     #[arg(long)]
-    timing: bool,
+    pub(super) timing: bool,
     /// The snapshot
     #[arg(value_name = "DIR")]
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
     /// The command and its arguments
     #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<std::ffi::OsString>,
+    pub(super) command: Vec<std::ffi::OsString>,
+    /// The template's version that the snapshot is, held until its files are open.
+    #[arg(skip)]
+    pub(super) template: Option<Opened>,
 }
 
 /// Makes the machine; the result is the status to exit with.
@@ -86,13 +94,40 @@ pub fn restore(args: Args) -> Result<u8, Failure> {
     match args.detach {
         true if args.count.is_some() => super::in_runtime(many(args)),
         true => super::in_runtime(detached(args)),
-        false => in_foreground(args).map_err(|err| Failure::new(err.to_string())),
+        false => {
+            let identity = args.identity(None)?;
+            in_foreground(args, identity).map_err(|err| Failure::new(err.to_string()))
+        }
     }
 }
 
-fn in_foreground(args: Args) -> Result<u8, RunError> {
+impl Args {
+    /// What of the guest becomes another one; `id` is its machine's, if that stays.
+    fn identity(&self, id: Option<&str>) -> Result<GuestIdentity, Failure> {
+        let environment = self.template.iter();
+        let environment = environment.flat_map(|opened| opened.record.environment.clone());
+        // What is given for a command is for all of them, where none is started here.
+        let given = id.iter().flat_map(|_| self.place.env.clone());
+        let mut identity = GuestIdentity {
+            hostname: self.hostname.clone(),
+            machine_id: None,
+            env: identity::variables(environment.chain(given)),
+            files: identity::read(&self.files)?,
+        };
+        if self.template.is_some() {
+            identity.machine_id = Some(identity::machine_id());
+            identity.hostname = identity.hostname.or(id.map(identity::hostname));
+        }
+        Ok(identity)
+    }
+}
+
+fn in_foreground(mut args: Args, identity: GuestIdentity) -> Result<u8, RunError> {
     let mut timing = Timing::start(args.timing);
     if is_disks_alone(&args.dir) {
+        if !identity.is_empty() {
+            return Err(RunError::NoAgent);
+        }
         return boot_in_foreground(args, timing);
     }
     let loaded = Loaded::open(&args.dir)?;
@@ -102,23 +137,25 @@ fn in_foreground(args: Args) -> Result<u8, RunError> {
         .disks
         .place(&loaded.description, &mut config, &std::env::temp_dir())?;
     timing.phase("snapshot read");
-    let hostname = args.hostname.clone();
+    let template = args.template.take();
     let job = job(args, &config);
     let ready = match loaded.description.agent {
+        false if !identity.is_empty() => return Err(RunError::NoAgent),
         false => Ready::Hello(None),
-        true => refreshed(&loaded, hostname)?,
+        true => refreshed(&loaded, identity)?,
     };
-    let make = |on_end| {
+    let make = |on_end: OnEnd| {
         let (memory, sections) = (loaded.memory, loaded.sections);
-        let machine = Machine::restore(&config, memory, &sections, on_end);
+        let machine = Machine::restore(&config, memory, &sections, move |end| on_end(end));
         // They live for as long as they are open.
         own.iter().for_each(|path| drop(std::fs::remove_file(path)));
-        Ok(machine?)
+        drop(template);
+        Ok((machine?, ready))
     };
-    foreground::run(make, ready, job, &mut timing)
+    foreground::run(make, job, &mut timing)
 }
 
-async fn detached(args: Args) -> Result<u8, Failure> {
+async fn detached(mut args: Args) -> Result<u8, Failure> {
     let mut timing = Timing::start(args.timing);
     let snapshot = std::path::absolute(&args.dir)
         .map_err(|err| Failure::new(format!("{}: {err}", args.dir.display())))?;
@@ -128,7 +165,10 @@ async fn detached(args: Args) -> Result<u8, Failure> {
         ));
     }
     let signals = Signals::watch()?;
-    let mut process = Process::prepare(args.name.clone())?;
+    let id = args.name.take().unwrap_or_else(rundir::new_id);
+    let identity = args.identity(Some(&id))?;
+    let mut template = args.template.take();
+    let mut process = Process::prepare(Some(id))?;
     let console = match &args.console {
         None => Some(process.dir.join(CONSOLE)),
         Some(ConsoleConfig::File(file)) => Some(file.clone()),
@@ -141,6 +181,9 @@ async fn detached(args: Args) -> Result<u8, Failure> {
             process.put(machine, "/serial", &serial).await?;
         }
         if is_disks_alone(&snapshot) {
+            if !identity.is_empty() {
+                return Err(process.failure(&RunError::NoAgent.to_string()));
+            }
             let booting = booting(&snapshot, None, &process.dir);
             let (mut config, _) = booting.map_err(|err| process.failure(&err.to_string()))?;
             if let Some(console) = &console {
@@ -152,10 +195,10 @@ async fn detached(args: Args) -> Result<u8, Failure> {
             return ready(process, machine, &args, &mut timing).await;
         }
         let mut request = json!({ "snapshot": snapshot });
-        if let Some(name) = &args.hostname {
-            request["hostname"] = json!(name);
-        }
+        identity::put_into(&identity, &mut request);
         process.put(machine, "/v1/restore", &request).await?;
+        // Its files are open.
+        drop(template.take());
         timing.phase("vCPU running");
         ready(process, machine, &args, &mut timing).await
     };
@@ -181,13 +224,13 @@ async fn ready(
 }
 
 /// Whether the machine has to boot. What is wrong with a snapshot is found out by who opens it.
-fn is_disks_alone(dir: &Path) -> bool {
+pub fn is_disks_alone(dir: &Path) -> bool {
     Snapshot::open(dir).is_ok_and(|snapshot| snapshot.manifest().kind == Kind::Disk)
 }
 
 /// The machine of a snapshot of the disks, to be booted from the built image; layers of its own are
 /// in `own`.
-fn booting(
+pub fn booting(
     dir: &Path,
     console: Option<ConsoleConfig>,
     own: &Path,
@@ -207,14 +250,14 @@ fn boot_in_foreground(args: Args, mut timing: Timing) -> Result<u8, RunError> {
     let (config, made) = booting(&args.dir, args.console.clone(), &own)?;
     timing.phase("snapshot read");
     let job = job(args, &config);
-    let make = |on_end| {
-        let machine = Machine::assemble(&config, on_end);
+    let make = |on_end: OnEnd| {
+        let machine = Machine::assemble(&config, move |end| on_end(end));
         // They live for as long as they are open.
         made.iter()
             .for_each(|path| drop(std::fs::remove_file(path)));
-        Ok(machine?)
+        Ok((machine?, Ready::Hello(None)))
     };
-    foreground::run(make, Ready::Hello(None), job, &mut timing)
+    foreground::run(make, job, &mut timing)
 }
 
 fn job(args: Args, config: &MachineConfig) -> Job {
@@ -234,15 +277,17 @@ async fn many(args: Args) -> Result<u8, Failure> {
         .map_err(|err| Failure::new(format!("{}: {err}", args.dir.display())))?;
     let opened = Snapshot::open(&snapshot);
     let opened = opened.map_err(|err| Failure::new(err.to_string()))?;
+    let environment = args.template.iter();
+    let environment = environment.flat_map(|opened| opened.record.environment.clone());
     let origin = Origin {
         request: json!({ "snapshot": snapshot }),
         agent: opened.manifest().machine.config["agent"] == true,
-        env: args.place.env,
+        env: environment.chain(args.place.env).collect(),
     };
     let options = Options {
         count: args.count.unwrap_or(1),
         name: args.name,
-        files: Vec::new(),
+        files: args.files,
         no_wait: args.no_wait,
         json: args.json,
         timeout: args.timeout,
@@ -252,10 +297,9 @@ async fn many(args: Args) -> Result<u8, Failure> {
 }
 
 /// How the agent of a restored guest comes to be ready.
-pub fn refreshed(loaded: &Loaded, hostname: Option<String>) -> Result<Ready, RunError> {
+pub fn refreshed(loaded: &Loaded, identity: GuestIdentity) -> Result<Ready, RunError> {
     let generation = loaded.generation.saturating_add(1);
     let refresh = agent::new_identity(generation);
-    let mut refresh = refresh.map_err(|err| RunError::Os("get random bytes", err))?;
-    refresh.hostname = hostname;
-    Ok(Ready::Refresh(Box::new(refresh)))
+    let refresh = refresh.map_err(|err| RunError::Os("get random bytes", err))?;
+    Ok(Ready::Refresh(Box::new(identity.put_into(refresh))))
 }

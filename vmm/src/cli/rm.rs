@@ -48,7 +48,8 @@ pub async fn rm(args: Args) -> Result<u8, Failure> {
     }
 }
 
-async fn remove(id: &str, force: bool) -> Result<(), Failure> {
+/// Removes a machine; with `force` one that runs, too.
+pub async fn remove(id: &str, force: bool) -> Result<(), Failure> {
     let dir = rundir::find(id)?;
     let served = rundir::is_served(&dir);
     if served && !force && !is_ending(id, &dir).await {

@@ -60,31 +60,41 @@ pub fn root() -> Result<PathBuf, Failure> {
     }
 }
 
-/// Makes the place, if it is not there, and a new directory in it for the machine `id`.
-pub fn create(id: &str) -> Result<PathBuf, Failure> {
+/// Makes the place, if it is not there.
+pub fn make_root() -> Result<PathBuf, Failure> {
     let root = root()?;
-    let failed = |what: &Path, err: io::Error| {
-        Failure::new(format!("cannot make {}: {err}", what.display()))
-    };
-    let mut builder = DirBuilder::new();
-    builder.mode(0o700);
     if let Some(parent) = root.parent() {
         fs::create_dir_all(parent).map_err(|err| failed(parent, err))?;
     }
-    match builder.create(&root) {
+    match DirBuilder::new().mode(0o700).create(&root) {
         Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
         made => made.map_err(|err| failed(&root, err))?,
     }
     check_private(&root)?;
-    let dir = root.join(id);
-    let len = dir.join(SOCKET).as_os_str().len();
-    if len > MAX_SOCKET_PATH {
-        return Err(Failure::new(format!(
+    Ok(root)
+}
+
+fn failed(what: &Path, err: io::Error) -> Failure {
+    Failure::new(format!("cannot make {}: {err}", what.display()))
+}
+
+/// Whether a socket can have this path.
+pub fn check_socket(path: &Path) -> Result<(), Failure> {
+    let len = path.as_os_str().len();
+    match len > MAX_SOCKET_PATH {
+        false => Ok(()),
+        true => Err(Failure::new(format!(
             "the path of the machine's socket would have {len} bytes, and the system takes \
              {MAX_SOCKET_PATH}: give a shorter name, or set TINE_RUN_DIR to a shorter path"
-        )));
+        ))),
     }
-    match builder.create(&dir) {
+}
+
+/// Makes the place, if it is not there, and a new directory in it for the machine `id`.
+pub fn create(id: &str) -> Result<PathBuf, Failure> {
+    let dir = make_root()?.join(id);
+    check_socket(&dir.join(SOCKET))?;
+    match DirBuilder::new().mode(0o700).create(&dir) {
         Ok(()) => Ok(dir),
         Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {
             Err(Failure::new(match is_served(&dir) {

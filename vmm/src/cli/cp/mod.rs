@@ -14,7 +14,9 @@ use std::ffi::OsString;
 
 use tine::client::Files;
 
+pub use self::side::GuestPath;
 use self::side::Side;
+pub use self::up::tree as up;
 use super::failure::Failure;
 use super::rundir;
 use super::session::Signals;

@@ -50,7 +50,13 @@ async fn stream(files: &Files, to: &GuestPath) -> Result<(), Failure> {
     uploaded.map(drop).map_err(|err| Failure::of(&to.id, &err))
 }
 
-async fn tree(files: &Files, from: &Path, to: &GuestPath, archive: bool) -> Result<(), Failure> {
+/// A file or directory of this host.
+pub async fn tree(
+    files: &Files,
+    from: &Path,
+    to: &GuestPath,
+    archive: bool,
+) -> Result<(), Failure> {
     let cannot = |path: &Path, err: &io::Error| {
         Failure::new(format!("cannot copy {}: {err}", path.display()))
     };

@@ -2,19 +2,23 @@
 
 pub mod config;
 mod detached;
+mod template;
 
 pub use detached::words;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tine::config::ConsoleConfig;
+use tine::config::{ConsoleConfig, MachineConfig};
+use tine::control::GuestIdentity;
 use tine::machine::Machine;
+use tine::snapshot::Loaded;
 
 use super::boot_template::BootTemplate;
 use super::exec::Place;
 use super::failure::Failure;
-use super::foreground::{self, Job, Ready, RunError};
+use super::foreground::{self, Job, OnEnd, Ready, RunError};
+use super::template::Named;
 use super::timing::Timing;
 use super::{parse, rundir};
 
@@ -33,7 +37,8 @@ Examples:
   echo hi | tine run -i -- cat
   tine run --memory 512M --rootfs debian.ext4 -w /root -- sh -c 'apt list | wc -l'
   tine run --kernel guest.elf --console stdout
-  tine run -d --name web --rootfs debian.ext4 -- python3 -m http.server 80")]
+  tine run -d --name web --rootfs debian.ext4 -- python3 -m http.server 80
+  tine run --template web -- git status")]
 pub struct Args {
     /// Leave the machine running, and print its id
     #[arg(short, long, conflicts_with = "interactive")]
@@ -47,6 +52,23 @@ pub struct Args {
     /// With -d: print a JSON object instead of the id
     #[arg(long, requires = "detach")]
     json: bool,
+    /// Start from a template, see `tine template`, instead of booting
+    #[arg(long, value_name = "NAME[@VERSION]", value_parser = super::template::named,
+        conflicts_with_all = ["kernel", "initrd", "cmdline", "vcpus", "memory", "disks", "rootfs", "cold"])]
+    template: Option<Named>,
+    /// With --template: take a machine that is ready in its pool, see `tine pool`; without one, start
+    /// one
+    #[arg(long, requires_all = ["template", "command"], conflicts_with_all = ["detach", "console"])]
+    pool: bool,
+    /// With -d and --template: so many machines, NAME-1, NAME-2, ..
+    #[arg(short = 'n', long, value_name = "N", requires_all = ["detach", "template"],
+        conflicts_with_all = ["command", "console"],
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    count: Option<u32>,
+    /// With --template: write a file of this host into the guest, before the command is run
+    #[arg(long = "file", value_name = "PATH:GUEST_PATH", requires = "template",
+        value_parser = parse::file)]
+    files: Vec<parse::Copied>,
     /// Kernel to boot (ELF or bzImage) [default: the built image]
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
@@ -104,7 +126,10 @@ impl Args {
 }
 
 /// Runs the machine; the result is the status to exit with.
-pub fn run(args: Args) -> Result<u8, Failure> {
+pub fn run(mut args: Args) -> Result<u8, Failure> {
+    if let Some(named) = args.template.take() {
+        return template::run(args, &named);
+    }
     match args.detach {
         true => super::in_runtime(detached::start(args)),
         false => in_foreground(args).map_err(|err| Failure::new(err.to_string())),
@@ -131,22 +156,38 @@ fn in_foreground(args: Args) -> Result<u8, RunError> {
         true => None,
         false => BootTemplate::of(&config),
     };
-    if let Some(loaded) = template.as_ref().and_then(BootTemplate::load) {
+    let loaded = template.as_ref().and_then(BootTemplate::load);
+    if loaded.is_some() {
         timing.phase("boot template");
-        let ready = super::restore::refreshed(&loaded, None)?;
-        let make = |on_end| {
-            let (memory, sections) = (loaded.memory, loaded.sections);
-            Ok(Machine::restore(&config, memory, &sections, on_end)?)
-        };
-        let done = foreground::run(make, ready, job, &mut timing);
-        if done.is_err() {
-            // Whatever it was, the next run starts from scratch.
-            template.iter().for_each(BootTemplate::discard);
-        }
-        return done;
     }
-    // What is there and cannot be read is of no use.
-    template.iter().for_each(BootTemplate::discard);
-    let make = |on_end| Ok(Machine::assemble(&config, on_end)?);
-    foreground::run(make, Ready::Hello(template), job, &mut timing)
+    let mut from_template = false;
+    let make = |on_end: OnEnd| {
+        let ends = on_end.clone();
+        if let Some(Ok(machine)) = loaded.map(|loaded| go_on(&config, loaded, ends)) {
+            from_template = true;
+            return Ok(machine);
+        }
+        // What is there and is of no use goes.
+        template.iter().for_each(BootTemplate::discard);
+        let machine = Machine::assemble(&config, move |end| on_end(end))?;
+        Ok((machine, Ready::Hello(template.clone())))
+    };
+    let done = foreground::run(make, job, &mut timing);
+    if done.is_err() && from_template {
+        // Whatever it was, the next run starts from scratch.
+        template.iter().for_each(BootTemplate::discard);
+    }
+    done
+}
+
+/// The machine of a boot template.
+fn go_on(
+    config: &MachineConfig,
+    loaded: Loaded,
+    on_end: OnEnd,
+) -> Result<(Machine, Ready), RunError> {
+    let ready = super::restore::refreshed(&loaded, GuestIdentity::default())?;
+    let (memory, sections) = (loaded.memory, loaded.sections);
+    let machine = Machine::restore(config, memory, &sections, move |end| on_end(end))?;
+    Ok((machine, ready))
 }
