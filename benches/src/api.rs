@@ -75,6 +75,7 @@ impl Program {
         let mut process = Process {
             api: self.api,
             started,
+            connected: started,
             child,
             stream: None,
             stderr: dir.join("stderr"),
@@ -95,6 +96,8 @@ pub struct Process {
     api: Api,
     /// When it was about to be started.
     pub started: Instant,
+    /// When its socket took a connection.
+    pub connected: Instant,
     child: Child,
     stream: Option<UnixStream>,
     stderr: PathBuf,
@@ -138,6 +141,7 @@ impl Process {
         loop {
             match UnixStream::connect(socket) {
                 Ok(stream) => {
+                    self.connected = Instant::now();
                     stream.set_read_timeout(Some(PATIENCE))?;
                     self.stream = Some(stream);
                     return Ok(());
@@ -161,6 +165,13 @@ impl Process {
 
     /// Boots `kernel`, with the console on standard output.
     pub fn boot(&mut self, kernel: &Path, memory: u64, more: &Value) -> anyhow::Result<()> {
+        self.configure(kernel, memory, more)?;
+        self.ask("PUT", "/actions", &instance_start())?;
+        Ok(())
+    }
+
+    /// The same up to the start.
+    pub fn configure(&mut self, kernel: &Path, memory: u64, more: &Value) -> anyhow::Result<()> {
         self.console_to_stdout()?;
         let machine = json!({ "vcpu_count": 1, "mem_size_mib": memory });
         self.ask("PUT", "/machine-config", &machine)?;
@@ -169,11 +180,6 @@ impl Process {
             source.extend(more.clone());
         }
         self.ask("PUT", "/boot-source", &source)?;
-        self.ask(
-            "PUT",
-            "/actions",
-            &json!({ "action_type": "InstanceStart" }),
-        )?;
         Ok(())
     }
 
@@ -266,6 +272,11 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The request to `/actions` that starts the guest.
+pub fn instance_start() -> Value {
+    json!({ "action_type": "InstanceStart" })
 }
 
 /// A request's bytes.

@@ -35,6 +35,11 @@ pub enum Guest {
         /// Pages of 4 KiB, up to 1 GiB of them.
         pages: u64,
     },
+    /// Writes to the same pages again and again, and the sign each time it is through.
+    Passes {
+        /// As of [`Guest::Touch`].
+        pages: u64,
+    },
 }
 
 /// Where [`Guest::Touch`] begins to write, in MiB.
@@ -128,6 +133,7 @@ const TOUCH: [u8; 14] = [
     0xff, 0xc9,                                     // dec ecx
     0x75, 0xf2,                                     // jnz to the mov
 ];
+const AND_AGAIN: [u8; 2] = [0xeb, 0xdf]; // jmp to `mov edi` at the end of RING_3
 #[rustfmt::skip]
 const TICK: [u8; 11] = [
     0xb9, 0xa0, 0x86, 0x01, 0x00,                   // mov ecx, 100000
@@ -139,7 +145,11 @@ const TICK: [u8; 11] = [
 impl Guest {
     /// Writes the guest's file to `dir`.
     pub fn write(self, dir: &Path) -> io::Result<PathBuf> {
-        let note = !matches!(self, Guest::Touch { .. });
+        let note = !matches!(self, Guest::Touch { .. } | Guest::Passes { .. });
+        let count = |pages| {
+            let pages = u32::try_from(pages).unwrap_or(u32::MAX).to_le_bytes();
+            [&[0xb9], &pages[..]].concat() // mov ecx, pages
+        };
         let (name, code) = match self {
             Guest::Hello(Reset::Keyboard) => ("hello", [&WRITE_SIGN, &RESET[..], &HALT].concat()),
             Guest::Hello(Reset::TripleFault) => {
@@ -149,12 +159,12 @@ impl Guest {
             Guest::Hang => ("hang", [&WRITE_SIGN[..], &HALT].concat()),
             Guest::Speak => ("speak", [&WRITE_SIGN[..], &SPEAK_ON].concat()),
             Guest::Touch { pages } => {
-                let pages = u32::try_from(pages).unwrap_or(u32::MAX).to_le_bytes();
-                let count = [&[0xb9], &pages[..]].concat(); // mov ecx, pages
-                (
-                    "touch",
-                    [&RING_3[..], &count, &TOUCH, &WRITE_SIGN, &TICK].concat(),
-                )
+                let parts = [&RING_3[..], &count(pages), &TOUCH, &WRITE_SIGN, &TICK];
+                ("touch", parts.concat())
+            }
+            Guest::Passes { pages } => {
+                let parts = [&RING_3[..], &count(pages), &TOUCH, &WRITE_SIGN, &AND_AGAIN];
+                ("passes", parts.concat())
             }
         };
         let path = dir.join(name).with_extension("elf");
@@ -235,11 +245,12 @@ mod tests {
             Guest::Hang,
             Guest::Speak,
             Guest::Touch { pages: 1 },
+            Guest::Passes { pages: 1 },
         ];
         let mut paths = guests
             .map(|guest| guest.write(dir.path()).unwrap())
             .to_vec();
         paths.dedup();
-        assert_eq!(paths.len(), 5);
+        assert_eq!(paths.len(), 6);
     }
 }

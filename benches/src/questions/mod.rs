@@ -1,5 +1,6 @@
 //! The questions that the benchmark answers, one file each, and what they have in common.
 
+mod by_memory;
 mod cold_start;
 mod exec;
 mod files;
@@ -36,8 +37,9 @@ pub struct Question {
     pub answer: fn(&Bench) -> anyhow::Result<Answer>,
 }
 
-const QUESTIONS: [Question; 10] = [
+const QUESTIONS: &[Question] = &[
     cold_start::QUESTION,
+    by_memory::QUESTION,
     memory::QUESTION,
     exec::QUESTION,
     files::QUESTION,
@@ -82,6 +84,14 @@ pub fn asked(names: &[String]) -> impl Iterator<Item = &'static Question> {
     QUESTIONS.iter().filter(asked)
 }
 
+/// Asks all that `names` stand for.
+pub fn ask(bench: &Bench, names: &[String]) -> anyhow::Result<Vec<Answer>> {
+    let answer = |question: &Question| {
+        (question.answer)(bench).with_context(|| format!("the question `{}`", question.name))
+    };
+    asked(names).map(answer).collect()
+}
+
 /// What a question has to work with.
 pub struct Bench {
     /// Who takes part.
@@ -91,7 +101,7 @@ pub struct Bench {
     dir: TempDir,
 }
 
-/// Memory of every machine here, in MiB.
+/// Memory of every machine that nobody asks more of, in MiB.
 pub const MEMORY: u64 = 128;
 
 impl Bench {
@@ -102,6 +112,15 @@ impl Bench {
             runs: args.runs,
             warm_up: args.warm_up,
             dir: tempfile::tempdir().context("cannot make a temporary directory")?,
+        })
+    }
+
+    /// The same with nothing done yet.
+    pub fn again(&self) -> anyhow::Result<Self> {
+        Ok(Self {
+            contestants: self.contestants.clone(),
+            dir: tempfile::tempdir().context("cannot make a temporary directory")?,
+            ..*self
         })
     }
 
@@ -117,9 +136,19 @@ impl Bench {
 
     /// One command line per contestant, each of which boots the guest that `guest` chooses.
     pub fn launches(&self, guest: impl Fn(&Peer) -> Guest) -> anyhow::Result<Vec<Launch>> {
+        self.launches_with(MEMORY, guest)
+    }
+
+    /// The same with so much memory, in MiB. Those made before are of no use then: what monitors
+    /// are told in files is told anew.
+    pub fn launches_with(
+        &self,
+        memory: u64,
+        guest: impl Fn(&Peer) -> Guest,
+    ) -> anyhow::Result<Vec<Launch>> {
         let launch = |contestant: &Contestant| {
             let monitor = &contestant.monitor;
-            launch(contestant, guest(monitor), self.dir.path())
+            launch(contestant, memory, guest(monitor), self.dir.path())
                 .with_context(|| format!("cannot prepare {}", contestant.name))
         };
         self.contestants.iter().map(launch).collect()
@@ -148,10 +177,15 @@ impl Bench {
     }
 }
 
-fn launch(contestant: &Contestant, guest: Guest, dir: &Path) -> anyhow::Result<Launch> {
+fn launch(
+    contestant: &Contestant,
+    memory: u64,
+    guest: Guest,
+    dir: &Path,
+) -> anyhow::Result<Launch> {
     let machine = Machine {
         kernel: &guest.write(dir)?,
-        memory: MEMORY,
+        memory,
         dir,
     };
     Ok(Launch {

@@ -67,8 +67,8 @@ fn answer(bench: &Bench) -> anyhow::Result<Answer> {
         Measure::new(name, Unit::Millis, &contestants, column(&samples, field))
     };
     Ok(Answer {
-        question: QUESTION.name,
-        about: ABOUT,
+        question: QUESTION.name.into(),
+        about: ABOUT.into(),
         measures: vec![
             measure("request to the agent's answer", |sample| sample.agent),
             measure("request to the first command's end", |sample| sample.exec),
