@@ -121,6 +121,21 @@ impl Process {
         self.child.id()
     }
 
+    /// Tells it to end, without waiting for that.
+    pub fn kill(&mut self) {
+        // Fails only for a process that has ended.
+        let _ = self.child.kill();
+    }
+
+    /// Processor time of all its threads so far.
+    pub fn time(&self) -> anyhow::Result<Duration> {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let tasks = std::fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))?;
+        // A thread that ends meanwhile has no time that can be told any more.
+        let times = tasks.filter_map(|task| thread_time(&task.ok()?.path()).ok());
+        Ok(times.sum())
+    }
+
     /// Processor time of its vCPU's thread so far: the guest's, and what KVM does for it.
     pub fn vcpu_time(&self) -> anyhow::Result<Duration> {
         let tasks = format!("/proc/{}/task", self.child.id());
@@ -128,9 +143,7 @@ impl Process {
             let task = task?.path();
             let name = std::fs::read_to_string(task.join("comm"))?;
             if ["vcpu0", "fc_vcpu 0"].contains(&name.trim()) {
-                let spent = std::fs::read_to_string(task.join("schedstat"))?;
-                let nanos = spent.split(' ').next().and_then(|word| word.parse().ok());
-                return Ok(Duration::from_nanos(nanos.context("no schedstat here")?));
+                return thread_time(&task);
             }
         }
         bail!(self.complaint("it has no vCPU"))
@@ -257,7 +270,8 @@ impl Process {
         })
     }
 
-    fn complaint(&self, what: &str) -> String {
+    /// What went wrong, with what the monitor has to say to it.
+    pub fn complaint(&self, what: &str) -> String {
         let said = std::fs::read_to_string(&self.stderr).unwrap_or_default();
         match said.lines().last() {
             Some(line) => format!("{:?}: {what}; it said: {line}", self.api),
@@ -272,6 +286,13 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Processor time of the thread whose directory in /proc is `task`.
+fn thread_time(task: &Path) -> anyhow::Result<Duration> {
+    let spent = std::fs::read_to_string(task.join("schedstat"))?;
+    let nanos = spent.split(' ').next().and_then(|word| word.parse().ok());
+    Ok(Duration::from_nanos(nanos.context("no schedstat here")?))
 }
 
 /// The request to `/actions` that starts the guest.

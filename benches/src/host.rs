@@ -150,6 +150,12 @@ fn memory(meminfo: &str, key: &str) -> u64 {
     kib.unwrap_or_default() / 1024
 }
 
+/// MiB that programs can still have.
+pub fn available_memory() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    memory(&meminfo, "MemAvailable:")
+}
+
 fn load(loadavg: &str) -> f64 {
     let first = loadavg.split_whitespace().next();
     first.and_then(|load| load.parse().ok()).unwrap_or(0.0)

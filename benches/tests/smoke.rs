@@ -117,6 +117,23 @@ fn an_earlier_build_takes_part() {
 }
 
 #[test]
+fn machines_at_once_are_counted_when_all_their_guests_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = bench(dir.path(), &["burst"]);
+    let stdout = tine_tests::text(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{}",
+        tine_tests::text(&output.stderr)
+    );
+    assert!(stdout.contains("all of them running, ms"), "{stdout}");
+    assert!(
+        stdout.lines().any(|line| line.starts_with("  128 ")),
+        "{stdout}"
+    );
+}
+
+#[test]
 fn a_peer_that_fails_is_named_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let output = bench(

@@ -1,10 +1,13 @@
 //! The questions that the benchmark answers, one file each, and what they have in common.
 
+mod burst;
 mod by_memory;
 mod cold_start;
+mod density;
 mod exec;
 mod files;
 mod fork;
+mod herd;
 mod jail;
 mod linux;
 mod memory;
@@ -45,6 +48,8 @@ const QUESTIONS: &[Question] = &[
     files::QUESTION,
     restore::QUESTION,
     fork::QUESTION,
+    burst::QUESTION,
+    density::QUESTION,
     restore_linux::QUESTION,
     snapshot::QUESTION,
     jail::QUESTION,

@@ -53,6 +53,27 @@ impl Turn {
     pub fn dir(&self) -> &Path {
         &self.dir
     }
+
+    /// What processes are started of.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The request that restores the snapshot and lets the guest go on.
+    pub fn request(&self) -> (&'static str, Value) {
+        let snapshot = &self.snapshot;
+        match self.program.api() {
+            Api::Tine => ("/v1/restore", json!({ "snapshot": snapshot })),
+            Api::Firecracker => {
+                let memory =
+                    json!({ "backend_type": "File", "backend_path": snapshot.join("memory") });
+                let body = json!({
+                    "snapshot_path": snapshot.join("state"), "mem_backend": memory, "resume_vm": true,
+                });
+                ("/snapshot/load", body)
+            }
+        }
+    }
 }
 
 /// One restore; milliseconds.
@@ -201,17 +222,7 @@ pub fn once(turn: &Turn) -> anyhow::Result<Sample> {
 }
 
 fn load(turn: &Turn, process: &mut Process, console: &mut PipeReader) -> anyhow::Result<Answered> {
-    let snapshot = &turn.snapshot;
-    let (path, body) = match turn.program.api() {
-        Api::Tine => ("/v1/restore", json!({ "snapshot": snapshot })),
-        Api::Firecracker => {
-            let memory = json!({ "backend_type": "File", "backend_path": snapshot.join("memory") });
-            let body = json!({
-                "snapshot_path": snapshot.join("state"), "mem_backend": memory, "resume_vm": true,
-            });
-            ("/snapshot/load", body)
-        }
-    };
+    let (path, body) = turn.request();
     process.ask_for_sign("PUT", path, &body, Some(console))
 }
 
