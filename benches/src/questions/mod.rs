@@ -1,9 +1,11 @@
 //! The questions that the benchmark answers, one file each, and what they have in common.
 
+mod block;
 mod burst;
 mod by_memory;
 mod cold_start;
 mod density;
+mod driven;
 mod exec;
 mod files;
 mod fork;
@@ -50,6 +52,7 @@ const QUESTIONS: &[Question] = &[
     fork::QUESTION,
     burst::QUESTION,
     density::QUESTION,
+    block::QUESTION,
     restore_linux::QUESTION,
     snapshot::QUESTION,
     jail::QUESTION,
