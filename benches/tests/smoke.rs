@@ -134,6 +134,49 @@ fn machines_at_once_are_counted_when_all_their_guests_run() {
 }
 
 #[test]
+fn guests_drive_their_devices() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = bench(dir.path(), &["block", "vsock"]);
+    let stdout = tine_tests::text(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{}",
+        tine_tests::text(&output.stderr)
+    );
+    for part in [
+        "write 128 KiB in a row",
+        "into the guest, MiB/s",
+        "64 bytes there and back",
+    ] {
+        assert!(stdout.contains(part), "{part}: {stdout}");
+    }
+}
+
+/// Only root has a network of its own: for others the question is refused, in words.
+#[test]
+fn a_guest_drives_its_network() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = bench(dir.path(), &["net"]);
+    let (stdout, stderr) = (
+        tine_tests::text(&output.stdout),
+        tine_tests::text(&output.stderr),
+    );
+    match rustix::process::geteuid().is_root() {
+        true => {
+            assert!(output.status.success(), "{stderr}");
+            assert!(
+                stdout.contains("60 bytes there and back: median"),
+                "{stdout}"
+            );
+        }
+        false => assert!(
+            stderr.contains("only root can make a TAP device"),
+            "{stderr}"
+        ),
+    }
+}
+
+#[test]
 fn a_peer_that_fails_is_named_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let output = bench(

@@ -17,6 +17,12 @@ use crate::guest::SIGN;
 /// Reads and writes a drive.
 pub const BLOCK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/block.elf"));
 
+/// Sends and takes what a port of the host gives it.
+pub const VSOCK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsock.elf"));
+
+/// Sends frames, or sends back those that come.
+pub const NET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/net.elf"));
+
 /// Where a guest's arguments are: behind this.
 const MARK: &[u8] = b"tineargs";
 
@@ -43,18 +49,26 @@ pub struct Seen {
 
 /// Lets the guest give its first sign, which ends its warm-up, and looks at the `signs` after it.
 pub fn watch(process: &Process, console: &mut PipeReader, signs: usize) -> anyhow::Result<Seen> {
-    let spent =
-        || -> anyhow::Result<Duration> { Ok(process.time()?.saturating_sub(process.vcpu_time()?)) };
     let mut heard = wait_for(process, console, 1)?;
-    let (begin, before) = (Instant::now(), spent()?);
+    let (begin, before) = (Instant::now(), spent(process)?);
     while heard < 1 + signs {
         heard += wait_for(process, console, 1 + signs - heard)?;
     }
     let took = begin.elapsed();
     Ok(Seen {
         took,
-        spent: spent()?.saturating_sub(before),
+        spent: spent(process)?.saturating_sub(before),
     })
+}
+
+/// Processor time so far of all threads but the vCPU's.
+pub fn spent(process: &Process) -> anyhow::Result<Duration> {
+    Ok(process.time()?.saturating_sub(process.vcpu_time()?))
+}
+
+/// Waits for the guest's next sign.
+pub fn wait_for_sign(process: &Process, console: &mut PipeReader) -> anyhow::Result<()> {
+    wait_for(process, console, 1).map(drop)
 }
 
 /// Some signs, at most so many.
