@@ -3,6 +3,7 @@
 //! Two are known: Tine's `tine-vmm` and Firecracker. Nothing between a request's first byte and the
 //! two things waited for (the guest's sign, the answer) is done but `poll`.
 
+use std::ffi::OsString;
 use std::io::{ErrorKind, PipeReader, Read, Write, pipe};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::contestant::Contestant;
@@ -37,6 +39,8 @@ pub enum Api {
 pub struct Program {
     api: Api,
     path: PathBuf,
+    /// What is put before it: a tracer and its words, or nothing.
+    before: Vec<OsString>,
 }
 
 impl Program {
@@ -48,7 +52,17 @@ impl Program {
             "firecracker" => (Api::Firecracker, program.clone()),
             _ => return None,
         };
-        Some(Self { api, path })
+        Some(Self {
+            api,
+            path,
+            before: Vec::new(),
+        })
+    }
+
+    /// The same, started by another program, which ends with it.
+    pub fn under(mut self, words: &[OsString]) -> Self {
+        self.before = words.to_vec();
+        self
     }
 
     /// Whose API it has.
@@ -60,8 +74,10 @@ impl Program {
     pub fn start(&self, dir: &Path, stdout: impl Into<Stdio>) -> anyhow::Result<Process> {
         let socket = dir.join("api.sock");
         let _ = std::fs::remove_file(&socket);
-        let mut command = Command::new(&self.path);
-        command.arg("--api-sock").arg(&socket);
+        let before = self.before.iter().map(OsString::as_os_str);
+        let mut words = before.chain([self.path.as_os_str()]);
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words).arg("--api-sock").arg(&socket);
         if self.api == Api::Firecracker {
             command.args(["--no-seccomp", "--level", "Off"]);
         }
@@ -77,6 +93,7 @@ impl Program {
             started,
             connected: started,
             child,
+            under_another: !self.before.is_empty(),
             stream: None,
             stderr: dir.join("stderr"),
         };
@@ -99,6 +116,7 @@ pub struct Process {
     /// When its socket took a connection.
     pub connected: Instant,
     child: Child,
+    under_another: bool,
     stream: Option<UnixStream>,
     stderr: PathBuf,
 }
@@ -123,8 +141,28 @@ impl Process {
 
     /// Tells it to end, without waiting for that.
     pub fn kill(&mut self) {
-        // Fails only for a process that has ended.
-        let _ = self.child.kill();
+        if self.under_another {
+            // The one above ends when it has written down what it saw.
+            self.kill_children();
+        } else {
+            // Fails only for a process that has ended.
+            let _ = self.child.kill();
+        }
+    }
+
+    fn kill_children(&self) {
+        let id = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        let children = children.unwrap_or_default();
+        for child in children
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+        {
+            if let Some(pid) = Pid::from_raw(child) {
+                // Fails only for a process that has ended.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
     }
 
     /// Processor time of all its threads so far.
@@ -282,8 +320,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails only for a process that has ended.
-        let _ = self.child.kill();
+        self.kill();
         let _ = self.child.wait();
     }
 }

@@ -53,6 +53,10 @@ pub struct Args {
     /// Measure nothing: take what an earlier run wrote with --json
     #[arg(long, value_name = "FILE", conflicts_with_all = ["questions", "peers", "tine", "runs"])]
     pub from: Option<PathBuf>,
+    /// Measure nothing: have `perf trace` or `strace` look at one start of each, and tell system
+    /// calls and page faults phase by phase, of cold-start, restore and fork
+    #[arg(long, conflicts_with_all = ["from", "baseline"])]
+    pub profile: bool,
     /// Compare with an earlier build, and end with status 3 if this one is slower: the directory
     /// its `tine` is in, which then takes part, or a report that has a --peer of this run in it
     #[arg(long, value_name = "DIR|FILE")]

@@ -15,6 +15,7 @@ mod host;
 mod mounts;
 mod peers;
 mod process;
+mod profile;
 mod program;
 mod questions;
 mod report;
@@ -68,6 +69,10 @@ fn measure(args: &Args, baseline: Option<&Baseline>) -> anyhow::Result<Report> {
     }
     let mut report = Report::new(host, &contestants);
     let bench = Bench::new(args, contestants)?;
+    if args.profile {
+        report.profile = Some(profile::look(&bench, &args.questions)?);
+        return Ok(report);
+    }
     report.answers = questions::ask(&bench, &args.questions)?;
     if let Some(tine) = before {
         let again = |names: &[String]| questions::ask(&bench.again()?, names);

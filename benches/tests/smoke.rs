@@ -176,6 +176,34 @@ fn a_guest_drives_its_network() {
     }
 }
 
+/// With neither tracer on the machine, what to install is said.
+#[test]
+fn a_start_is_taken_apart_by_a_tracer() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = bench(dir.path(), &["cold-start", "--profile"]);
+    let (stdout, stderr) = (
+        tine_tests::text(&output.stdout),
+        tine_tests::text(&output.stderr),
+    );
+    if !output.status.success() {
+        assert!(stderr.contains("--profile needs"), "{stderr}");
+        return;
+    }
+    let phase = |name: &str| {
+        let row = stdout
+            .lines()
+            .find(|line| line.trim_start().starts_with(name));
+        let row = row.unwrap_or_else(|| panic!("{name}: {stdout}"));
+        let numbers: Vec<&str> = row.trim_start()[name.len()..].split_whitespace().collect();
+        numbers[1].parse::<u32>().expect("a number of calls")
+    };
+    assert!(phase("the first call of KVM") > 10 && phase("the vCPU runs") > 30);
+    assert!(
+        phase("the guest's first byte is written") >= 2,
+        "KVM_RUN and a write"
+    );
+}
+
 #[test]
 fn a_peer_that_fails_is_named_in_one_line() {
     let dir = tempfile::tempdir().unwrap();

@@ -60,8 +60,12 @@ struct Sample {
 fn answer(bench: &Bench) -> anyhow::Result<Answer> {
     let contestants = monitors(bench, QUESTION.name);
     let turns = contestants.iter().enumerate().map(|(number, contestant)| {
-        prepare(contestant, &bench.dir().join(format!("fork-{number}")))
-            .with_context(|| format!("cannot prepare {}", contestant.name))
+        prepare(
+            contestant,
+            &bench.dir().join(format!("fork-{number}")),
+            Guest::Hang,
+        )
+        .with_context(|| format!("cannot prepare {}", contestant.name))
     });
     let turns = turns.collect::<anyhow::Result<Vec<_>>>()?;
     let samples = bench.rounds(QUESTION.name, &turns, RUNS, once)?;
@@ -112,10 +116,10 @@ fn answer(bench: &Bench) -> anyhow::Result<Answer> {
     })
 }
 
-fn prepare(contestant: &Contestant, dir: &Path) -> anyhow::Result<Turn> {
+fn prepare(contestant: &Contestant, dir: &Path, guest: Guest) -> anyhow::Result<Turn> {
     let program = Program::of(contestant).context("it has no API")?;
     fs::create_dir(dir).context("cannot make a directory")?;
-    let kernel = Guest::Hang.write(dir)?;
+    let kernel = guest.write(dir)?;
     let snapshot = dir.join("snapshot");
     if program.api() == Api::Firecracker {
         let mut parent = parent(&program, dir, &kernel)?;
@@ -138,10 +142,24 @@ fn parent(program: &Program, dir: &Path, kernel: &Path) -> anyhow::Result<Proces
 }
 
 /// Where copies come from, and how long it took to have it.
-struct Source {
+pub struct Source {
     request: (&'static str, Value),
     took: Duration,
     _parent: Option<Process>,
+}
+
+impl Source {
+    /// The request that makes one.
+    pub fn request(&self) -> (&'static str, &Value) {
+        (self.request.0, &self.request.1)
+    }
+}
+
+/// A source of copies of a guest that beats, and the program that takes one.
+pub fn one(contestant: &Contestant, dir: &Path) -> anyhow::Result<(Source, Program)> {
+    let dir = dir.join("one");
+    let turn = prepare(contestant, &dir, Guest::Beat)?;
+    Ok((source(&turn, "fork.sock")?, turn.program))
 }
 
 fn source(turn: &Turn, socket: &str) -> anyhow::Result<Source> {

@@ -8,16 +8,16 @@ mod density;
 mod driven;
 mod exec;
 mod files;
-mod fork;
+pub mod fork;
 mod frames;
 mod herd;
 mod jail;
 mod linux;
 mod memory;
 mod net;
-mod restore;
+pub mod restore;
 mod restore_linux;
-mod snapshot;
+pub mod snapshot;
 mod socket;
 mod vsock;
 
@@ -63,6 +63,13 @@ const QUESTIONS: &[Question] = &[
     jail::QUESTION,
     socket::QUESTION,
 ];
+
+/// Names of questions that can be profiled.
+pub const COLD_START: &str = cold_start::QUESTION.name;
+/// Another one.
+pub const RESTORE: &str = restore::QUESTION.name;
+/// The third.
+pub const FORK: &str = fork::QUESTION.name;
 
 /// Stands for every question but those that have to be asked by name.
 pub const ALL: &str = "all";

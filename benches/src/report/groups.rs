@@ -2,8 +2,9 @@
 //! such a group as one table.
 
 use super::text;
-use crate::compare::{Comparison, Measure};
+use crate::compare::{Comparison, Measure, Unit};
 use crate::contestant::CONTROL;
+use crate::profile::{Phase, Profile};
 
 /// What is shown together.
 pub enum Group<'a> {
@@ -93,6 +94,36 @@ impl Group<'_> {
     }
 }
 
+/// The phases of a start under a tracer.
+pub fn phases(profile: &Profile) -> Grid {
+    let head = [
+        "until",
+        "ms under the tracer",
+        "calls",
+        "minor faults",
+        "major faults",
+        "most calls",
+    ];
+    let row = |phase: &Phase| {
+        let most = phase
+            .most
+            .iter()
+            .map(|(name, count)| format!("{count} {name}"));
+        vec![
+            phase.until.to_string(),
+            Unit::Millis.number(phase.millis),
+            phase.calls.to_string(),
+            phase.minor.to_string(),
+            phase.major.to_string(),
+            most.collect::<Vec<_>>().join(", "),
+        ]
+    };
+    Grid {
+        head: head.map(str::to_owned).to_vec(),
+        rows: profile.phases.iter().map(row).collect(),
+    }
+}
+
 fn summaries(measure: &Measure) -> Grid {
     let mut head = vec![format!("{}, {}", measure.name, measure.unit.name())];
     head.extend(text::COLUMNS.map(str::to_owned));
@@ -136,7 +167,6 @@ fn names<'a, I: Iterator<Item = &'a str>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::Unit;
     use crate::contestant::Role;
 
     fn measure(name: &'static str) -> Measure {

@@ -21,6 +21,7 @@ use crate::compare::Measure;
 use crate::contestant::{Contestant, Role};
 use crate::guard::Guard;
 use crate::host::Facts;
+use crate::profile::Profiles;
 pub use saved::read;
 
 /// Everything that a run found.
@@ -35,6 +36,9 @@ pub struct Report {
     /// What came of the comparison with an earlier build or report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<Guard>,
+    /// Where the time goes, if that was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profiles>,
 }
 
 /// What is told of a monitor.
@@ -74,6 +78,7 @@ impl Report {
             monitors: monitors.map(facts).collect(),
             answers: Vec::new(),
             guard: None,
+            profile: None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::groups::{Grid, Group, groups};
+use super::groups::{Grid, Group, groups, phases};
 use super::text::remarks;
 use super::{Answer, Report};
 
@@ -20,6 +20,14 @@ pub fn render(report: &Report) -> String {
     }
     for answer in &report.answers {
         render_answer(&mut text, answer);
+    }
+    if let Some(found) = &report.profile {
+        let _ = writeln!(text, "\nBy {}.", plain(&found.tool));
+        for profile in &found.profiles {
+            let title = plain(&format!("{}, {}", profile.of, profile.contestant));
+            let _ = write!(text, "\n{title}");
+            render_grid(&mut text, &phases(profile));
+        }
     }
     if let Some(guard) = &report.guard {
         text.push('\n');

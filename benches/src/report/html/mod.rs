@@ -13,10 +13,11 @@ mod tone;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::groups::{Grid, Group, groups};
+use super::groups::{Grid, Group, groups, phases};
 use super::{Answer, Report, text};
 use crate::compare::{Measure, Verdict};
 use crate::guard::Guard;
+use crate::profile::Profiles;
 use tone::Tones;
 
 /// Set in the page itself.
@@ -47,6 +48,7 @@ pub fn render(report: &Report) -> String {
                     @for (number, answer) in report.answers.iter().enumerate() {
                         (question(number, answer, &tones))
                     }
+                    @if let Some(found) = &report.profile { (profile(found)) }
                 }
                 (footer())
             }
@@ -132,6 +134,21 @@ fn question(number: usize, answer: &Answer, tones: &Tones) -> Markup {
     }
 }
 
+fn profile(found: &Profiles) -> Markup {
+    html! {
+        section {
+            h2 { "Where the time goes" }
+            p.about { "By " (found.tool) ". Counts are those of an untraced start, times are not." }
+            @for profile in &found.profiles {
+                article {
+                    h3 { (profile.of) ", " (profile.contestant) }
+                    (rows(&phases(profile), "until"))
+                }
+            }
+        }
+    }
+}
+
 fn plot(group: &Group, tones: &Tones) -> Markup {
     match group {
         Group::One(measure) => dots::plot(measure, tones),
@@ -146,6 +163,10 @@ fn table(grid: &Grid, group: &Group) -> Markup {
         Group::One(_) => "",
         _ => grid.head[0].as_str(),
     };
+    rows(grid, first)
+}
+
+fn rows(grid: &Grid, first: &str) -> Markup {
     html! {
         div.scroll {
             table {

@@ -52,6 +52,22 @@ fn hostile() -> Report {
             high: 2.5,
         },
     };
+    let phase = crate::profile::Phase {
+        until: name().into(),
+        millis: 1.0,
+        calls: 1,
+        minor: 0,
+        major: 0,
+        most: vec![(name(), 1)],
+    };
+    report.profile = Some(Profiles {
+        tool: name().into(),
+        profiles: vec![crate::profile::Profile {
+            of: name().into(),
+            contestant: name(),
+            phases: vec![phase],
+        }],
+    });
     report.guard = Some(Guard {
         against: name(),
         compared: 1,
