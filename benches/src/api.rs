@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, PipeReader, Read, Write, pipe};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::{Value, json};
 
 use crate::contestant::Contestant;
@@ -306,6 +306,32 @@ impl Process {
             sign,
             body,
         })
+    }
+
+    /// A connection that the guest makes to `listener`, unless the process ends first.
+    pub fn accept(&self, listener: &UnixListener) -> anyhow::Result<UnixStream> {
+        let process = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty());
+        let process = process.context("cannot watch a process")?;
+        let mut fds = [
+            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(&process, PollFlags::IN),
+        ];
+        let limit = Timespec {
+            tv_sec: PATIENCE.as_secs() as i64,
+            tv_nsec: 0,
+        };
+        poll(&mut fds, Some(&limit)).context("cannot wait for a guest")?;
+        let [connected, ended] = fds.map(|fd| !fd.revents().is_empty());
+        if connected {
+            let (stream, _) = listener.accept().context("cannot accept a connection")?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            return Ok(stream);
+        }
+        bail!(self.complaint(match ended {
+            true => "it ended before its guest made a connection",
+            false => "its guest makes no connection",
+        }))
     }
 
     /// What went wrong, with what the monitor has to say to it.

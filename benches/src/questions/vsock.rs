@@ -1,17 +1,17 @@
 //! How quick is the socket between host and guest?
 
 use std::fs;
-use std::io::{PipeReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
 use super::driven;
-use crate::api::{Process, Program, instance_start};
+use crate::api::{Program, instance_start};
 use crate::compare::{Measure, Unit};
 use crate::contestant::Contestant;
 use crate::questions::snapshot::monitors;
@@ -48,8 +48,6 @@ const PARTS: usize = 8;
 /// Bytes there and back, and how often.
 const PING: usize = 64;
 const PINGS: usize = 1000;
-/// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
@@ -116,14 +114,12 @@ fn once(contestant: &Contestant, dir: &Path, kernel: &Path, way: Way) -> anyhow:
         let _ = fs::remove_file(left);
     }
     let listener = UnixListener::bind(&announced).context("cannot listen")?;
-    let (mut process, mut console) = program.start_with_console(dir)?;
+    let mut process = program.start(dir, Stdio::null())?;
     process.configure(kernel, MEMORY, &Value::Null)?;
     let body = json!({ "guest_cid": 3, "uds_path": socket });
     process.ask("PUT", "/vsock", &body)?;
     process.ask("PUT", "/actions", &instance_start())?;
-    let mut stream = accept(&listener, &process, &mut console)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut stream = process.accept(&listener)?;
     if way == Way::Both {
         return ping(&mut stream);
     }
@@ -190,28 +186,4 @@ fn ping(stream: &mut UnixStream) -> anyhow::Result<Sample> {
         p99,
         ..Sample::default()
     })
-}
-
-/// The guest's connection, unless it gives up first.
-fn accept(
-    listener: &UnixListener,
-    process: &Process,
-    console: &mut PipeReader,
-) -> anyhow::Result<UnixStream> {
-    let limit = Timespec {
-        tv_sec: PATIENCE.as_secs() as i64,
-        tv_nsec: 0,
-    };
-    let mut fds = [
-        PollFd::new(listener, PollFlags::IN),
-        PollFd::new(console, PollFlags::IN),
-    ];
-    let ready = poll(&mut fds, Some(&limit)).context("cannot wait for a guest")?;
-    let connected = ready > 0 && !fds[0].revents().is_empty();
-    ensure!(
-        connected,
-        process.complaint("its guest makes no connection")
-    );
-    let (stream, _) = listener.accept().context("cannot accept")?;
-    Ok(stream)
 }
