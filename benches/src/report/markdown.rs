@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::groups::{Grid, Group, groups, phases};
 use super::text::remarks;
-use super::{Answer, Report};
+use super::{Answer, Report, goals};
 
 /// The whole report.
 pub fn render(report: &Report) -> String {
@@ -18,6 +18,9 @@ pub fn render(report: &Report) -> String {
         for line in guard.lines() {
             let _ = writeln!(text, "- {}", plain(&line));
         }
+    }
+    if let Some(grid) = goals::grid(report) {
+        render_grid(&mut text, &grid);
     }
     for answer in &report.answers {
         render_answer(&mut text, answer);

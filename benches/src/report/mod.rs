@@ -1,6 +1,7 @@
 //! What a run found, and the forms it is given out in: a table on standard output, JSON, Markdown,
 //! a page of HTML. What JSON was written can be read again.
 
+mod goals;
 mod groups;
 mod html;
 mod markdown;

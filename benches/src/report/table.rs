@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::groups::{Grid, Group, groups, phases};
 use super::text::remarks;
-use super::{Answer, Report};
+use super::{Answer, Report, goals};
 
 /// Width of a column of numbers.
 const NUMBER: usize = 9;
@@ -28,6 +28,9 @@ pub fn render(report: &Report) -> String {
             let _ = write!(text, "\n{title}");
             render_grid(&mut text, &phases(profile));
         }
+    }
+    if let Some(grid) = goals::grid(report) {
+        render_grid(&mut text, &grid);
     }
     if let Some(guard) = &report.guard {
         text.push('\n');

@@ -7,17 +7,17 @@ mod dots;
 mod parts;
 mod ratios;
 mod scale;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod tone;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::groups::{Grid, Group, groups, phases};
-use super::{Answer, Report, text};
+use super::groups::{Group, groups};
+use super::{Answer, Report, goals, text};
 use crate::compare::{Measure, Verdict};
 use crate::guard::Guard;
-use crate::profile::Profiles;
 use tone::Tones;
 
 /// Set in the page itself.
@@ -44,11 +44,12 @@ pub fn render(report: &Report) -> String {
                 (header(report))
                 main {
                     @if let Some(guard) = &report.guard { (baseline(guard)) }
+                    @if let Some(grid) = goals::grid(report) { (tables::goals(&grid)) }
                     (ratios::glance(report))
                     @for (number, answer) in report.answers.iter().enumerate() {
                         (question(number, answer, &tones))
                     }
-                    @if let Some(found) = &report.profile { (profile(found)) }
+                    @if let Some(found) = &report.profile { (tables::profile(found)) }
                 }
                 (footer())
             }
@@ -124,25 +125,10 @@ fn question(number: usize, answer: &Answer, tones: &Tones) -> Markup {
                     div.pair {
                         div.plot { (plot(&group, tones)) }
                         div.numbers {
-                            (table(&group.grid(), &group))
+                            (tables::of_group(&group))
                             @if let Group::One(measure) = &group { (remarks(measure)) }
                         }
                     }
-                }
-            }
-        }
-    }
-}
-
-fn profile(found: &Profiles) -> Markup {
-    html! {
-        section {
-            h2 { "Where the time goes" }
-            p.about { "By " (found.tool) ". Counts are those of an untraced start, times are not." }
-            @for profile in &found.profiles {
-                article {
-                    h3 { (profile.of) ", " (profile.contestant) }
-                    (rows(&phases(profile), "until"))
                 }
             }
         }
@@ -154,36 +140,6 @@ fn plot(group: &Group, tones: &Tones) -> Markup {
         Group::One(measure) => dots::plot(measure, tones),
         Group::Parts(name, members) => parts::plot(name, members, tones),
         Group::Curve(name, axis, members) => curve::plot(name, axis, members, tones),
-    }
-}
-
-fn table(grid: &Grid, group: &Group) -> Markup {
-    // The title stands above already.
-    let first = match group {
-        Group::One(_) => "",
-        _ => grid.head[0].as_str(),
-    };
-    rows(grid, first)
-}
-
-fn rows(grid: &Grid, first: &str) -> Markup {
-    html! {
-        div.scroll {
-            table {
-                thead { tr {
-                    th scope="col" { (first) }
-                    @for head in &grid.head[1..] { th scope="col" { (head) } }
-                } }
-                tbody {
-                    @for row in &grid.rows {
-                        tr {
-                            th scope="row" { (row[0]) }
-                            @for cell in &row[1..] { td { (cell) } }
-                        }
-                    }
-                }
-            }
-        }
     }
 }
 

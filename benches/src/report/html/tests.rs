@@ -5,6 +5,7 @@ use std::path::Path;
 use super::*;
 use crate::compare::Unit;
 use crate::contestant::{CONTROL, Role};
+use crate::profile::Profiles;
 use crate::report::tests::sample;
 
 /// A run of a debug build under load: its figures say nothing, its shape is real.
