@@ -3,8 +3,9 @@
 //! Two are known: Tine's `tine-vmm` and Firecracker. Nothing between a request's first byte and the
 //! two things waited for (the guest's sign, the answer) is done but `poll`.
 
+use std::ffi::OsString;
 use std::io::{ErrorKind, PipeReader, Read, Write, pipe};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::{Value, json};
 
 use crate::contestant::Contestant;
@@ -37,6 +39,8 @@ pub enum Api {
 pub struct Program {
     api: Api,
     path: PathBuf,
+    /// What is put before it: a tracer and its words, or nothing.
+    before: Vec<OsString>,
 }
 
 impl Program {
@@ -48,7 +52,17 @@ impl Program {
             "firecracker" => (Api::Firecracker, program.clone()),
             _ => return None,
         };
-        Some(Self { api, path })
+        Some(Self {
+            api,
+            path,
+            before: Vec::new(),
+        })
+    }
+
+    /// The same, started by another program, which ends with it.
+    pub fn under(mut self, words: &[OsString]) -> Self {
+        self.before = words.to_vec();
+        self
     }
 
     /// Whose API it has.
@@ -60,8 +74,10 @@ impl Program {
     pub fn start(&self, dir: &Path, stdout: impl Into<Stdio>) -> anyhow::Result<Process> {
         let socket = dir.join("api.sock");
         let _ = std::fs::remove_file(&socket);
-        let mut command = Command::new(&self.path);
-        command.arg("--api-sock").arg(&socket);
+        let before = self.before.iter().map(OsString::as_os_str);
+        let mut words = before.chain([self.path.as_os_str()]);
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words).arg("--api-sock").arg(&socket);
         if self.api == Api::Firecracker {
             command.args(["--no-seccomp", "--level", "Off"]);
         }
@@ -75,7 +91,9 @@ impl Program {
         let mut process = Process {
             api: self.api,
             started,
+            connected: started,
             child,
+            under_another: !self.before.is_empty(),
             stream: None,
             stderr: dir.join("stderr"),
         };
@@ -95,7 +113,10 @@ pub struct Process {
     api: Api,
     /// When it was about to be started.
     pub started: Instant,
+    /// When its socket took a connection.
+    pub connected: Instant,
     child: Child,
+    under_another: bool,
     stream: Option<UnixStream>,
     stderr: PathBuf,
 }
@@ -118,6 +139,41 @@ impl Process {
         self.child.id()
     }
 
+    /// Tells it to end, without waiting for that.
+    pub fn kill(&mut self) {
+        if self.under_another {
+            // The one above ends when it has written down what it saw.
+            self.kill_children();
+        } else {
+            // Fails only for a process that has ended.
+            let _ = self.child.kill();
+        }
+    }
+
+    fn kill_children(&self) {
+        let id = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        let children = children.unwrap_or_default();
+        for child in children
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+        {
+            if let Some(pid) = Pid::from_raw(child) {
+                // Fails only for a process that has ended.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+
+    /// Processor time of all its threads so far.
+    pub fn time(&self) -> anyhow::Result<Duration> {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let tasks = std::fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))?;
+        // A thread that ends meanwhile has no time that can be told any more.
+        let times = tasks.filter_map(|task| thread_time(&task.ok()?.path()).ok());
+        Ok(times.sum())
+    }
+
     /// Processor time of its vCPU's thread so far: the guest's, and what KVM does for it.
     pub fn vcpu_time(&self) -> anyhow::Result<Duration> {
         let tasks = format!("/proc/{}/task", self.child.id());
@@ -125,9 +181,7 @@ impl Process {
             let task = task?.path();
             let name = std::fs::read_to_string(task.join("comm"))?;
             if ["vcpu0", "fc_vcpu 0"].contains(&name.trim()) {
-                let spent = std::fs::read_to_string(task.join("schedstat"))?;
-                let nanos = spent.split(' ').next().and_then(|word| word.parse().ok());
-                return Ok(Duration::from_nanos(nanos.context("no schedstat here")?));
+                return thread_time(&task);
             }
         }
         bail!(self.complaint("it has no vCPU"))
@@ -138,6 +192,7 @@ impl Process {
         loop {
             match UnixStream::connect(socket) {
                 Ok(stream) => {
+                    self.connected = Instant::now();
                     stream.set_read_timeout(Some(PATIENCE))?;
                     self.stream = Some(stream);
                     return Ok(());
@@ -161,6 +216,13 @@ impl Process {
 
     /// Boots `kernel`, with the console on standard output.
     pub fn boot(&mut self, kernel: &Path, memory: u64, more: &Value) -> anyhow::Result<()> {
+        self.configure(kernel, memory, more)?;
+        self.ask("PUT", "/actions", &instance_start())?;
+        Ok(())
+    }
+
+    /// The same up to the start.
+    pub fn configure(&mut self, kernel: &Path, memory: u64, more: &Value) -> anyhow::Result<()> {
         self.console_to_stdout()?;
         let machine = json!({ "vcpu_count": 1, "mem_size_mib": memory });
         self.ask("PUT", "/machine-config", &machine)?;
@@ -169,11 +231,6 @@ impl Process {
             source.extend(more.clone());
         }
         self.ask("PUT", "/boot-source", &source)?;
-        self.ask(
-            "PUT",
-            "/actions",
-            &json!({ "action_type": "InstanceStart" }),
-        )?;
         Ok(())
     }
 
@@ -251,7 +308,34 @@ impl Process {
         })
     }
 
-    fn complaint(&self, what: &str) -> String {
+    /// A connection that the guest makes to `listener`, unless the process ends first.
+    pub fn accept(&self, listener: &UnixListener) -> anyhow::Result<UnixStream> {
+        let process = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty());
+        let process = process.context("cannot watch a process")?;
+        let mut fds = [
+            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(&process, PollFlags::IN),
+        ];
+        let limit = Timespec {
+            tv_sec: PATIENCE.as_secs() as i64,
+            tv_nsec: 0,
+        };
+        poll(&mut fds, Some(&limit)).context("cannot wait for a guest")?;
+        let [connected, ended] = fds.map(|fd| !fd.revents().is_empty());
+        if connected {
+            let (stream, _) = listener.accept().context("cannot accept a connection")?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            return Ok(stream);
+        }
+        bail!(self.complaint(match ended {
+            true => "it ended before its guest made a connection",
+            false => "its guest makes no connection",
+        }))
+    }
+
+    /// What went wrong, with what the monitor has to say to it.
+    pub fn complaint(&self, what: &str) -> String {
         let said = std::fs::read_to_string(&self.stderr).unwrap_or_default();
         match said.lines().last() {
             Some(line) => format!("{:?}: {what}; it said: {line}", self.api),
@@ -262,10 +346,21 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails only for a process that has ended.
-        let _ = self.child.kill();
+        self.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Processor time of the thread whose directory in /proc is `task`.
+fn thread_time(task: &Path) -> anyhow::Result<Duration> {
+    let spent = std::fs::read_to_string(task.join("schedstat"))?;
+    let nanos = spent.split(' ').next().and_then(|word| word.parse().ok());
+    Ok(Duration::from_nanos(nanos.context("no schedstat here")?))
+}
+
+/// The request to `/actions` that starts the guest.
+pub fn instance_start() -> Value {
+    json!({ "action_type": "InstanceStart" })
 }
 
 /// A request's bytes.

@@ -18,7 +18,9 @@ use crate::questions;
     after_help = "\
 Examples:
   tine-bench cold-start
-  tine-bench --peer firecracker=/usr/bin/firecracker --json figures.json
+  tine-bench --peer firecracker=/usr/bin/firecracker --json figures.json --html figures.html
+  tine-bench --from figures.json --html figures.html
+  tine-bench --baseline ../before/target/release cold-start restore socket
   tine-bench --peer other='/opt/vmm --kernel {kernel} --mib {memory} --serial stdout' memory"
 )]
 pub struct Args {
@@ -45,6 +47,20 @@ pub struct Args {
     /// Write tables for a document to this file
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
+    /// Write a page with plots to this file, which needs nothing beside it
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Measure nothing: take what an earlier run wrote with --json
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["questions", "peers", "tine", "runs"])]
+    pub from: Option<PathBuf>,
+    /// Measure nothing: have `perf trace` or `strace` look at one start of each, and tell system
+    /// calls and page faults phase by phase, of cold-start, restore and fork
+    #[arg(long, conflicts_with_all = ["from", "baseline"])]
+    pub profile: bool,
+    /// Compare with an earlier build, and end with status 3 if this one is slower: the directory
+    /// its `tine` is in, which then takes part, or a report that has a --peer of this run in it
+    #[arg(long, value_name = "DIR|FILE")]
+    pub baseline: Option<PathBuf>,
 }
 
 fn count(text: &str) -> Result<usize, String> {
@@ -69,6 +85,12 @@ mod tests {
     fn everything_is_asked_when_nothing_is_named() {
         let args = Args::parse_from(["tine-bench"]);
         assert_eq!(args.questions, [questions::ALL]);
+    }
+
+    #[test]
+    fn a_report_that_is_taken_needs_no_question() {
+        assert!(Args::try_parse_from(["tine-bench", "--from", "x.json"]).is_ok());
+        assert!(Args::try_parse_from(["tine-bench", "--from", "x.json", "memory"]).is_err());
     }
 
     #[test]

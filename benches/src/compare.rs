@@ -1,47 +1,27 @@
 //! What may be said of two monitors: a ratio, what it is worth, and when it is better to say
 //! nothing.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 
 use crate::contestant::{Contestant, Role};
 use crate::stats::{self, Interval, Summary};
+pub use crate::unit::Unit;
 
-/// What a number counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Unit {
-    /// Milliseconds.
-    #[serde(rename = "ms")]
-    Millis,
-    /// Microseconds.
-    #[serde(rename = "us")]
-    Micros,
-    /// 1024 bytes.
-    #[serde(rename = "KiB")]
-    Kib,
-    /// Things.
-    #[serde(rename = "")]
-    Count,
-}
-
-impl Unit {
-    /// As it stands behind a measure's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Unit::Millis => "ms",
-            Unit::Micros => "µs",
-            Unit::Kib => "KiB",
-            Unit::Count => "number",
-        }
-    }
-}
-
-/// One quantity, of every contestant. Less of it is better.
-#[derive(Debug, Serialize)]
+/// One quantity, of every contestant. Less of it is better, unless its unit says otherwise.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Measure {
     /// What it is.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// In what unit.
     pub unit: Unit,
+    /// The whole that it is a part of, if it is one; parts follow one another in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part_of: Option<Cow<'static, str>>,
+    /// Where it stands on a curve, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub point: Option<Point>,
     /// Per contestant, in the report's order.
     pub series: Vec<Series>,
     /// The subject against itself, if that can be told.
@@ -50,8 +30,19 @@ pub struct Measure {
     pub comparisons: Vec<Comparison>,
 }
 
+/// A place on a curve: what it costs for so much of something.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// The curve's name.
+    pub curve: Cow<'static, str>,
+    /// What its axis counts, with the unit.
+    pub axis: Cow<'static, str>,
+    /// How much of that.
+    pub x: f64,
+}
+
 /// One contestant's values.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Series {
     /// Whose.
     pub contestant: String,
@@ -62,7 +53,7 @@ pub struct Series {
 }
 
 /// The subject's share of a peer's value.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Comparison {
     /// Whose value is one.
     pub peer: String,
@@ -73,7 +64,7 @@ pub struct Comparison {
 }
 
 /// What a ratio shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// The subject needs less.
@@ -88,15 +79,27 @@ pub enum Verdict {
     WithinNoise,
 }
 
-impl std::fmt::Display for Verdict {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Verdict::Less => "tine needs less",
-            Verdict::More => "tine needs more",
-            Verdict::TooFewRounds => "no verdict: too few rounds",
-            Verdict::NoDifference => "no verdict: the interval includes 1",
-            Verdict::WithinNoise => "no verdict: the difference is within the noise",
-        })
+impl Verdict {
+    /// In words, of a measure in `unit`.
+    pub fn words(self, unit: Unit) -> &'static str {
+        match (self, unit.more_is_better()) {
+            (Verdict::Less, false) => "tine needs less",
+            (Verdict::More, false) => "tine needs more",
+            (Verdict::Less, true) => "tine does less",
+            (Verdict::More, true) => "tine does more",
+            (Verdict::TooFewRounds, _) => "no verdict: too few rounds",
+            (Verdict::NoDifference, _) => "no verdict: the interval includes 1",
+            (Verdict::WithinNoise, _) => "no verdict: the difference is within the noise",
+        }
+    }
+
+    /// Whether it speaks for the subject, if it says anything at all.
+    pub fn good(self, unit: Unit) -> Option<bool> {
+        match self {
+            Verdict::Less => Some(!unit.more_is_better()),
+            Verdict::More => Some(unit.more_is_better()),
+            _ => None,
+        }
     }
 }
 
@@ -107,7 +110,7 @@ const FEWEST_ROUNDS: usize = 6;
 impl Measure {
     /// Compares `values`, which stand in the order of `contestants` and of rounds.
     pub fn new(
-        name: &'static str,
+        name: impl Into<Cow<'static, str>>,
         unit: Unit,
         contestants: &[Contestant],
         values: Vec<Vec<f64>>,
@@ -121,12 +124,17 @@ impl Measure {
     }
 
     /// Compares rows of a name, a role and values each.
-    pub fn of_rows(name: &'static str, unit: Unit, rows: Vec<(String, Role, Vec<f64>)>) -> Self {
+    pub fn of_rows(
+        name: impl Into<Cow<'static, str>>,
+        unit: Unit,
+        rows: Vec<(String, Role, Vec<f64>)>,
+    ) -> Self {
         let of = |role| rows.iter().filter(move |row| row.1 == role);
         let subject = of(Role::Subject).next().map(|row| row.2.as_slice());
         let subject = subject.unwrap_or_default();
         let noise = of(Role::Control).find_map(|row| ratio(subject, &row.2));
-        let comparisons = of(Role::Peer).filter_map(|(peer, _, theirs)| {
+        let others = rows.iter().filter(|row| row.1.is_compared_with());
+        let comparisons = others.filter_map(|(peer, _, theirs)| {
             let ratio = ratio(subject, theirs)?;
             Some(Comparison {
                 peer: peer.clone(),
@@ -141,12 +149,27 @@ impl Measure {
             values,
         });
         Self {
-            name,
+            name: name.into(),
             unit,
+            part_of: None,
+            point: None,
             series: series.collect(),
             noise,
             comparisons,
         }
+    }
+
+    /// The same as a part of `whole`.
+    pub fn part_of(mut self, whole: impl Into<Cow<'static, str>>) -> Self {
+        self.part_of = Some(whole.into());
+        self
+    }
+
+    /// The same as a point of `curve`, with `x` on `axis`.
+    pub fn at(mut self, curve: &'static str, axis: &'static str, x: f64) -> Self {
+        let (curve, axis) = (curve.into(), axis.into());
+        self.point = Some(Point { curve, axis, x });
+        self
     }
 }
 
@@ -154,21 +177,25 @@ fn ratio(ours: &[f64], theirs: &[f64]) -> Option<Interval> {
     stats::ratios(ours, theirs).map(|ratios| stats::median_interval(&ratios))
 }
 
-fn verdict(rounds: usize, ratio: &Interval, noise: Option<&Interval>) -> Verdict {
+/// What `ratio` of so many rounds shows where the subject differs from itself by `noise`.
+pub fn verdict(rounds: usize, ratio: &Interval, noise: Option<&Interval>) -> Verdict {
     if rounds < FEWEST_ROUNDS {
         return Verdict::TooFewRounds;
     }
     if (ratio.low..=ratio.high).contains(&1.0) {
         return Verdict::NoDifference;
     }
-    // Ratios are compared as factors: half as much is as far from 1 as twice as much.
-    let distance = |factor: f64| factor.ln().abs();
     let noise = noise.map_or(0.0, |noise| distance(noise.low).max(distance(noise.high)));
     match ratio.value {
         value if distance(value) <= noise => Verdict::WithinNoise,
         value if value < 1.0 => Verdict::Less,
         _ => Verdict::More,
     }
+}
+
+/// How far a factor is from 1: half as much is as far as twice as much.
+pub fn distance(factor: f64) -> f64 {
+    factor.ln().abs()
 }
 
 #[cfg(test)]

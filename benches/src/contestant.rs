@@ -15,9 +15,24 @@ pub enum Role {
     Subject,
     /// The subject is compared with it.
     Peer,
+    /// An earlier build of the subject, to compare with.
+    Before,
     /// The subject again: its ratio to itself is the noise.
     Control,
 }
+
+impl Role {
+    /// Whether the subject is compared with it.
+    pub fn is_compared_with(self) -> bool {
+        matches!(self, Role::Peer | Role::Before)
+    }
+}
+
+/// What the subject is called when it takes part again.
+pub const CONTROL: &str = "tine again";
+
+/// What an earlier build of Tine is called in the report. No peer can be called so.
+pub const BEFORE: &str = "tine before";
 
 /// A monitor that takes part.
 #[derive(Clone)]
@@ -32,21 +47,29 @@ pub struct Contestant {
     pub version: Option<String>,
 }
 
-/// Everyone, the subject first.
-pub fn line_up(tine: Option<&Path>, peers: &[Peer]) -> anyhow::Result<Vec<Contestant>> {
+/// Everyone, the subject first, then the build `before` it, if there is one to compare with.
+pub fn line_up(
+    tine: Option<&Path>,
+    before: Option<&Path>,
+    peers: &[Peer],
+) -> anyhow::Result<Vec<Contestant>> {
     let tine = match tine {
         Some(path) => path.to_owned(),
         None => beside_this_program()?,
     };
     let tine = Peer::known(&TINE, tine);
     let mut contestants = vec![contestant("tine", Role::Subject, &tine)?];
+    if let Some(before) = before {
+        let before = Peer::known(&TINE, before.to_owned());
+        contestants.push(contestant(BEFORE, Role::Before, &before)?);
+    }
     for peer in peers {
         if contestants.iter().any(|other| other.name == peer.name) {
             bail!("there are two peers named {}", peer.name);
         }
         contestants.push(contestant(&peer.name, Role::Peer, peer)?);
     }
-    contestants.push(contestant("tine again", Role::Control, &tine)?);
+    contestants.push(contestant(CONTROL, Role::Control, &tine)?);
     // Pages of a program that was linked a moment ago count as dirty memory of its process until
     // they are on disk.
     rustix::fs::sync();
@@ -105,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_named() {
-        let err = line_up(Some(Path::new("/nonexistent/tine")), &[]);
+        let err = line_up(Some(Path::new("/nonexistent/tine")), None, &[]);
         let err = format!("{:#}", err.err().expect("there is none"));
         assert!(err.contains("/nonexistent/tine"), "{err}");
     }
@@ -113,10 +136,13 @@ mod tests {
     #[test]
     fn the_subject_takes_part_twice() {
         let peer = peers::parse("other=/bin/true {kernel}").unwrap();
-        let all = line_up(Some(Path::new("/bin/true")), std::slice::from_ref(&peer)).unwrap();
+        let tine = Some(Path::new("/bin/true"));
+        let all = line_up(tine, None, std::slice::from_ref(&peer)).unwrap();
         let roles: Vec<_> = all.iter().map(|contestant| contestant.role).collect();
         assert_eq!(roles, [Role::Subject, Role::Peer, Role::Control]);
+        let all = line_up(tine, tine, std::slice::from_ref(&peer)).unwrap();
+        assert_eq!((all[1].role, all[1].name.as_str()), (Role::Before, BEFORE));
         let twice = [peer.clone(), peer];
-        assert!(line_up(Some(Path::new("/bin/true")), &twice).is_err());
+        assert!(line_up(tine, None, &twice).is_err());
     }
 }

@@ -28,11 +28,19 @@ pub enum Guest {
     Hang,
     /// Writes the sign over and over.
     Speak,
+    /// Sleeps, but for ten times a second: it writes the sign then. Needs a monitor that enters in
+    /// 64-bit mode, and an x2APIC.
+    Beat,
     /// Writes to each of so many pages from [`TOUCHED_FROM`] on, from ring 3, and then the sign
     /// again and again, from there too. Needs a monitor that enters in 64-bit mode (the 64-bit boot
     /// protocol of Linux): its file has no PVH note.
     Touch {
         /// Pages of 4 KiB, up to 1 GiB of them.
+        pages: u64,
+    },
+    /// Writes to the same pages again and again, and the sign each time it is through.
+    Passes {
+        /// As of [`Guest::Touch`].
         pages: u64,
     },
 }
@@ -129,6 +137,41 @@ const TOUCH: [u8; 14] = [
     0x75, 0xf2,                                     // jnz to the mov
 ];
 #[rustfmt::skip]
+const TIMER: [u8; 156] = [
+    0x48, 0xc7, 0xc4, 0x00, 0x00, 0x09, 0x00,       // mov rsp, 0x90000
+    // the gate of vector 0x20, in a table at 2 MiB that is zeroes else
+    0x48, 0x8d, 0x05, 0x71, 0x00, 0x00, 0x00,       // lea rax, [rip + 0x71]: the handler below
+    0xbf, 0x00, 0x02, 0x20, 0x00,                   // mov edi, 0x200200
+    0x66, 0x89, 0x07,                               // mov [rdi], ax
+    0x66, 0x8c, 0xc9,                               // mov cx, cs
+    0x66, 0x89, 0x4f, 0x02,                         // mov [rdi + 2], cx
+    0x66, 0xc7, 0x47, 0x04, 0x00, 0x8e,             // mov word [rdi + 4], 0x8e00
+    0xc1, 0xe8, 0x10,                               // shr eax, 16
+    0x66, 0x89, 0x47, 0x06,                         // mov [rdi + 6], ax
+    0x0f, 0x01, 0x1d, 0x61, 0x00, 0x00, 0x00,       // lidt [rip + 0x61]: behind the handler
+    // IA32_APIC_BASE: on, x2APIC; Intel SDM volume 3A, chapter 12, for it and the rest
+    0xb9, 0x1b, 0x00, 0x00, 0x00, 0x0f, 0x32,       // mov ecx, 0x1b; rdmsr
+    0x0d, 0x00, 0x0c, 0x00, 0x00, 0x0f, 0x30,       // or eax, 0xc00; wrmsr
+    0x31, 0xd2,                                     // xor edx, edx
+    // spurious vector 0xff, enabled
+    0xb9, 0x0f, 0x08, 0x00, 0x00, 0xb8, 0xff, 0x01, 0x00, 0x00, 0x0f, 0x30,
+    // nothing of the old interrupt controller, whose vectors have no gates
+    0xb9, 0x35, 0x08, 0x00, 0x00, 0xb8, 0x00, 0x00, 0x01, 0x00, 0x0f, 0x30,
+    // timer: periodic, vector 0x20; divided by 1; 100 million periods of KVM's 1 GHz
+    0xb9, 0x32, 0x08, 0x00, 0x00, 0xb8, 0x20, 0x00, 0x02, 0x00, 0x0f, 0x30,
+    0xb9, 0x3e, 0x08, 0x00, 0x00, 0xb8, 0x0b, 0x00, 0x00, 0x00, 0x0f, 0x30,
+    0xb9, 0x38, 0x08, 0x00, 0x00, 0xb8, 0x00, 0xe1, 0xf5, 0x05, 0x0f, 0x30,
+    0xeb, 0x1d,                                     // jmp behind all of this
+    // the handler: end of interrupt
+    0x50, 0x51, 0x52,                               // push rax, rcx, rdx
+    0xb9, 0x0b, 0x08, 0x00, 0x00,                   // mov ecx, 0x80b
+    0x31, 0xc0, 0x31, 0xd2, 0x0f, 0x30,             // xor eax, eax; xor edx, edx; wrmsr
+    0x5a, 0x59, 0x58, 0x48, 0xcf,                   // pop rdx, rcx, rax; iretq
+    0x0f, 0x02, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x00, 0x00,// the table's limit and address
+];
+const SLEEP: [u8; 4] = [0xfb, 0xf4, 0xeb, 0xf5]; // sti; hlt; jmp to WRITE_SIGN before it
+const AND_AGAIN: [u8; 2] = [0xeb, 0xdf]; // jmp to `mov edi` at the end of RING_3
+#[rustfmt::skip]
 const TICK: [u8; 11] = [
     0xb9, 0xa0, 0x86, 0x01, 0x00,                   // mov ecx, 100000
     0xff, 0xc9,                                     // dec ecx
@@ -139,7 +182,14 @@ const TICK: [u8; 11] = [
 impl Guest {
     /// Writes the guest's file to `dir`.
     pub fn write(self, dir: &Path) -> io::Result<PathBuf> {
-        let note = !matches!(self, Guest::Touch { .. });
+        let long_mode = matches!(
+            self,
+            Guest::Beat | Guest::Touch { .. } | Guest::Passes { .. }
+        );
+        let count = |pages| {
+            let pages = u32::try_from(pages).unwrap_or(u32::MAX).to_le_bytes();
+            [&[0xb9], &pages[..]].concat() // mov ecx, pages
+        };
         let (name, code) = match self {
             Guest::Hello(Reset::Keyboard) => ("hello", [&WRITE_SIGN, &RESET[..], &HALT].concat()),
             Guest::Hello(Reset::TripleFault) => {
@@ -148,17 +198,18 @@ impl Guest {
             }
             Guest::Hang => ("hang", [&WRITE_SIGN[..], &HALT].concat()),
             Guest::Speak => ("speak", [&WRITE_SIGN[..], &SPEAK_ON].concat()),
+            Guest::Beat => ("beat", [&TIMER[..], &WRITE_SIGN, &SLEEP].concat()),
             Guest::Touch { pages } => {
-                let pages = u32::try_from(pages).unwrap_or(u32::MAX).to_le_bytes();
-                let count = [&[0xb9], &pages[..]].concat(); // mov ecx, pages
-                (
-                    "touch",
-                    [&RING_3[..], &count, &TOUCH, &WRITE_SIGN, &TICK].concat(),
-                )
+                let parts = [&RING_3[..], &count(pages), &TOUCH, &WRITE_SIGN, &TICK];
+                ("touch", parts.concat())
+            }
+            Guest::Passes { pages } => {
+                let parts = [&RING_3[..], &count(pages), &TOUCH, &WRITE_SIGN, &AND_AGAIN];
+                ("passes", parts.concat())
             }
         };
         let path = dir.join(name).with_extension("elf");
-        std::fs::write(&path, elf(&code, note))?;
+        std::fs::write(&path, elf(&code, !long_mode))?;
         Ok(path)
     }
 }
@@ -234,12 +285,14 @@ mod tests {
             Guest::Hello(Reset::TripleFault),
             Guest::Hang,
             Guest::Speak,
+            Guest::Beat,
             Guest::Touch { pages: 1 },
+            Guest::Passes { pages: 1 },
         ];
         let mut paths = guests
             .map(|guest| guest.write(dir.path()).unwrap())
             .to_vec();
         paths.dedup();
-        assert_eq!(paths.len(), 5);
+        assert_eq!(paths.len(), 7);
     }
 }

@@ -3,26 +3,67 @@
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tine::host::HostKind;
 
+/// What runs guest code. Figures of the two say nothing about each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// The processor's virtualization extensions.
+    #[serde(rename = "ordinary KVM")]
+    Ordinary,
+    /// A KVM without them, which interprets guest kernels.
+    #[serde(rename = "software KVM")]
+    Software,
+}
+
+impl Kind {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Ordinary => "ordinary KVM",
+            Kind::Software => "software KVM",
+        }
+    }
+
+    /// What that means to whoever reads figures.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Kind::Ordinary => "guest code runs on the processor's virtualization extensions",
+            Kind::Software => {
+                "the processor has no virtualization extensions here: guest kernels are \
+                 interpreted, under every monitor alike"
+            }
+        }
+    }
+}
+
 /// What is said of the machine beside its figures.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Facts {
     /// When the run started, UTC.
     pub date: String,
-    /// "ordinary KVM" or "software KVM".
-    pub kind: &'static str,
+    /// What runs guest code.
+    pub kind: Kind,
     /// The host's kernel.
     pub kernel: String,
     /// The processor's name.
     pub cpu: String,
     /// Processors this program may use.
     pub cores: usize,
+    /// Memory in MiB; 0 where nobody said.
+    #[serde(default)]
+    pub memory: u64,
     /// Load average over the last minute, at the start.
     pub load: f64,
+    /// The same at the end, which has the benchmark's own part in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_after: Option<f64>,
     /// Whether this program, and with it every monitor, has a real-time priority.
     pub real_time: bool,
+    /// Whether the benchmark, and so most likely the Tine beside it, is a debug build.
+    #[serde(default)]
+    pub debug: bool,
 }
 
 impl Facts {
@@ -33,15 +74,24 @@ impl Facts {
         Self {
             date: date(now.map_or(0, |since| since.as_secs())),
             kind: match HostKind::detect() {
-                HostKind::Hardware => "ordinary KVM",
-                HostKind::Software => "software KVM",
+                HostKind::Hardware => Kind::Ordinary,
+                HostKind::Software => Kind::Software,
             },
             kernel: or_unknown(read("/proc/sys/kernel/osrelease").trim()),
             cpu: or_unknown(cpu_name(&read("/proc/cpuinfo"))),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory: memory(&read("/proc/meminfo"), "MemTotal:"),
             load: load(&read("/proc/loadavg")),
+            load_after: None,
             real_time: real_time(&read("/proc/self/stat")),
+            debug: cfg!(debug_assertions),
         }
+    }
+
+    /// Notes how busy the machine is at the end.
+    pub fn end(&mut self) {
+        let loadavg = fs::read_to_string("/proc/loadavg");
+        self.load_after = loadavg.ok().map(|text| load(&text));
     }
 
     /// What makes figures of this run worth less.
@@ -54,7 +104,7 @@ impl Facts {
                 self.load, self.cores
             ));
         }
-        if cfg!(debug_assertions) {
+        if self.debug {
             warnings.push("this is a debug build: the Tine beside it is slow".to_owned());
         }
         warnings
@@ -66,8 +116,16 @@ impl std::fmt::Display for Facts {
         write!(
             f,
             "{}, {}, Linux {}, {}, {} cores, load {:.2} at the start",
-            self.date, self.kind, self.kernel, self.cpu, self.cores, self.load
+            self.date,
+            self.kind.name(),
+            self.kernel,
+            self.cpu,
+            self.cores,
+            self.load
         )?;
+        if let Some(load) = self.load_after {
+            write!(f, " and {load:.2} at the end")?;
+        }
         match self.real_time {
             true => f.write_str(", monitors at real-time priority"),
             false => Ok(()),
@@ -83,6 +141,19 @@ fn cpu_name(cpuinfo: &str) -> &str {
     let line = cpuinfo.lines().find(|line| line.starts_with("model name"));
     line.and_then(|line| line.split_once(':'))
         .map_or("", |(_, name)| name.trim())
+}
+
+/// MiB that the line `key` of `/proc/meminfo` tells of.
+fn memory(meminfo: &str, key: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(key));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or_default() / 1024
+}
+
+/// MiB that programs can still have.
+pub fn available_memory() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    memory(&meminfo, "MemAvailable:")
 }
 
 fn load(loadavg: &str) -> f64 {
@@ -149,6 +220,11 @@ mod tests {
             "A CPU: fast"
         );
         assert_eq!(cpu_name("model name"), "");
+        assert_eq!(
+            memory("MemTotal:       24 kB\nMemFree: 2048 kB\n", "MemFree:"),
+            2
+        );
+        assert_eq!(memory("MemTotal: lots", "MemTotal:"), 0);
         assert_eq!(load(""), 0.0);
         assert_eq!(load("1.25 0.5 0.1 1/2 3"), 1.25);
     }

@@ -24,6 +24,18 @@ pub fn of_process(pid: i32) -> anyhow::Result<Vec<Mapping>> {
     parse(&String::from_utf8_lossy(&text)).with_context(|| format!("cannot understand {path}"))
 }
 
+/// What a process has of memory, in KiB: its share of what others have as well (PSS), and what it
+/// alone wrote to.
+pub fn sums_of_process(pid: u32) -> anyhow::Result<(u64, u64)> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let field = |key: &str| -> anyhow::Result<u64> {
+        let value = text.lines().find_map(|line| line.strip_prefix(key));
+        kib(value.with_context(|| format!("no {key} in {path}"))?)
+    };
+    Ok((field("Pss:")?, field("Private_Dirty:")?))
+}
+
 /// Understands the whole file. Fields that are not needed are passed over; a needed one that
 /// makes no sense is an error, since a sum without it would be wrong in silence.
 pub fn parse(text: &str) -> anyhow::Result<Vec<Mapping>> {
@@ -166,6 +178,8 @@ Private_Dirty:         4 kB
 
     #[test]
     fn the_kernel_itself_is_understood() {
+        let (pss, dirty) = sums_of_process(std::process::id()).unwrap();
+        assert!(0 < dirty && dirty <= pss, "{pss} {dirty}");
         let mappings = of_process(std::process::id() as i32).unwrap();
         assert!(
             mappings

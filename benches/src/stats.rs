@@ -2,10 +2,10 @@
 //!
 //! Nothing here assumes a distribution: times of processes have none that is well behaved.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What is told of a sample.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// How many values there are.
     pub runs: usize,
@@ -37,7 +37,7 @@ impl Summary {
 }
 
 /// An estimate and what it lies within, with 95% confidence.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// The estimate.
     pub value: f64,

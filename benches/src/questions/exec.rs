@@ -127,8 +127,8 @@ fn answer(bench: &Bench) -> anyhow::Result<Answer> {
     measures.push(on_the_way(&samples));
     measures.push(host_time(&samples));
     Ok(Answer {
-        question: QUESTION.name,
-        about: ABOUT,
+        question: QUESTION.name.into(),
+        about: ABOUT.into(),
         measures,
     })
 }

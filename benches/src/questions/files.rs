@@ -95,8 +95,8 @@ fn answer(bench: &Bench) -> anyhow::Result<Answer> {
     let large = large.map(|(name, took)| (name.to_owned(), Role::Peer, vec![took]));
     let peak = ("agent".to_owned(), Role::Peer, vec![peak]);
     Ok(Answer {
-        question: QUESTION.name,
-        about: ABOUT,
+        question: QUESTION.name.into(),
+        about: ABOUT.into(),
         measures: vec![
             against("1 MiB into the guest"),
             against("1 MiB out of the guest"),

@@ -12,7 +12,7 @@ use tine::snapshot::Loaded;
 
 use crate::api::{Api, Process, Program};
 use crate::compare::{Measure, Unit};
-use crate::contestant::Contestant;
+use crate::contestant::{Contestant, Role};
 use crate::guest::Guest;
 use crate::questions::snapshot::{monitors, take};
 use crate::questions::{Bench, MEMORY, Question, column};
@@ -60,8 +60,12 @@ struct Sample {
 fn answer(bench: &Bench) -> anyhow::Result<Answer> {
     let contestants = monitors(bench, QUESTION.name);
     let turns = contestants.iter().enumerate().map(|(number, contestant)| {
-        prepare(contestant, &bench.dir().join(format!("fork-{number}")))
-            .with_context(|| format!("cannot prepare {}", contestant.name))
+        prepare(
+            contestant,
+            &bench.dir().join(format!("fork-{number}")),
+            Guest::Hang,
+        )
+        .with_context(|| format!("cannot prepare {}", contestant.name))
     });
     let turns = turns.collect::<anyhow::Result<Vec<_>>>()?;
     let samples = bench.rounds(QUESTION.name, &turns, RUNS, once)?;
@@ -85,12 +89,14 @@ fn answer(bench: &Bench) -> anyhow::Result<Answer> {
     measure("private dirty memory of an idle copy", Unit::Kib, |s| {
         s.dirty
     });
-    let tine = turns.iter().filter(|turn| turn.program.api() == Api::Tine);
-    let tine: Vec<&Turn> = tine.collect();
+    // The library is this program's own: an earlier build's processes have nothing to do with it.
+    let of_tine = |(contestant, turn): &(&Contestant, &Turn)| {
+        turn.program.api() == Api::Tine && contestant.role != Role::Before
+    };
+    let ours = contestants.iter().zip(&turns).filter(of_tine);
+    let (ours, tine): (Vec<&Contestant>, Vec<&Turn>) = ours.unzip();
+    let ours: Vec<Contestant> = ours.into_iter().cloned().collect();
     let inside = bench.rounds("fork in one process", &tine, RUNS, |turn| inside(turn))?;
-    let ours = contestants.iter().zip(&turns);
-    let ours = ours.filter(|(_, turn)| turn.program.api() == Api::Tine);
-    let ours: Vec<Contestant> = ours.map(|(contestant, _)| contestant.clone()).collect();
     measures.push(Measure::new(
         "in one process: median of 100",
         Unit::Millis,
@@ -104,16 +110,16 @@ fn answer(bench: &Bench) -> anyhow::Result<Answer> {
         column(&inside, |sample| sample.1),
     ));
     Ok(Answer {
-        question: QUESTION.name,
-        about: ABOUT,
+        question: QUESTION.name.into(),
+        about: ABOUT.into(),
         measures,
     })
 }
 
-fn prepare(contestant: &Contestant, dir: &Path) -> anyhow::Result<Turn> {
+fn prepare(contestant: &Contestant, dir: &Path, guest: Guest) -> anyhow::Result<Turn> {
     let program = Program::of(contestant).context("it has no API")?;
     fs::create_dir(dir).context("cannot make a directory")?;
-    let kernel = Guest::Hang.write(dir)?;
+    let kernel = guest.write(dir)?;
     let snapshot = dir.join("snapshot");
     if program.api() == Api::Firecracker {
         let mut parent = parent(&program, dir, &kernel)?;
@@ -136,10 +142,24 @@ fn parent(program: &Program, dir: &Path, kernel: &Path) -> anyhow::Result<Proces
 }
 
 /// Where copies come from, and how long it took to have it.
-struct Source {
+pub struct Source {
     request: (&'static str, Value),
     took: Duration,
     _parent: Option<Process>,
+}
+
+impl Source {
+    /// The request that makes one.
+    pub fn request(&self) -> (&'static str, &Value) {
+        (self.request.0, &self.request.1)
+    }
+}
+
+/// A source of copies of a guest that beats, and the program that takes one.
+pub fn one(contestant: &Contestant, dir: &Path) -> anyhow::Result<(Source, Program)> {
+    let dir = dir.join("one");
+    let turn = prepare(contestant, &dir, Guest::Beat)?;
+    Ok((source(&turn, "fork.sock")?, turn.program))
 }
 
 fn source(turn: &Turn, socket: &str) -> anyhow::Result<Source> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, bail, ensure};
 
 use crate::compare::{Measure, Unit};
-use crate::contestant::{Contestant, Role};
+use crate::contestant::Contestant;
 use crate::mounts;
 use crate::process::{self, Launch};
 use crate::program;
@@ -69,7 +69,7 @@ fn answer(bench: &Bench) -> anyhow::Result<Answer> {
                 contestants.push(contestant.clone());
                 jailers.push(jailer);
             }
-            None if contestant.role == Role::Peer => {
+            None if contestant.role.is_compared_with() => {
                 eprintln!("tine-bench: {} has no jailer beside it", contestant.name);
             }
             None => bail!(
@@ -96,8 +96,8 @@ fn answer(bench: &Bench) -> anyhow::Result<Answer> {
     })?;
     let measure = |name, values| Measure::new(name, Unit::Millis, &contestants, values);
     Ok(Answer {
-        question: QUESTION.name,
-        about: ABOUT,
+        question: QUESTION.name.into(),
+        about: ABOUT.into(),
         measures: vec![
             measure("bare start to first byte", column(&alone, |s| s.bare)),
             measure("jailed start to first byte", column(&alone, |s| s.jailed)),

@@ -43,8 +43,8 @@ fn answer(bench: &Bench) -> anyhow::Result<Answer> {
         Measure::new(name, unit, &bench.contestants, column(&samples, field))
     };
     Ok(Answer {
-        question: QUESTION.name,
-        about: ABOUT,
+        question: QUESTION.name.into(),
+        about: ABOUT.into(),
         measures: vec![
             measure("private dirty memory", Unit::Kib, |s| s.dirty as f64),
             measure("threads", Unit::Count, |s| s.threads as f64),

@@ -1,16 +1,26 @@
 //! The questions that the benchmark answers, one file each, and what they have in common.
 
+mod block;
+mod boot_linux;
+mod burst;
+mod by_memory;
 mod cold_start;
+mod density;
+mod driven;
 mod exec;
 mod files;
-mod fork;
+pub mod fork;
+mod frames;
+mod herd;
 mod jail;
 mod linux;
 mod memory;
-mod restore;
+mod net;
+pub mod restore;
 mod restore_linux;
-mod snapshot;
+pub mod snapshot;
 mod socket;
+mod vsock;
 
 use std::path::Path;
 
@@ -36,25 +46,39 @@ pub struct Question {
     pub answer: fn(&Bench) -> anyhow::Result<Answer>,
 }
 
-const QUESTIONS: [Question; 10] = [
+const QUESTIONS: &[Question] = &[
     cold_start::QUESTION,
+    by_memory::QUESTION,
     memory::QUESTION,
     exec::QUESTION,
     files::QUESTION,
     restore::QUESTION,
     fork::QUESTION,
+    burst::QUESTION,
+    density::QUESTION,
+    block::QUESTION,
+    net::QUESTION,
+    vsock::QUESTION,
+    boot_linux::QUESTION,
     restore_linux::QUESTION,
     snapshot::QUESTION,
     jail::QUESTION,
     socket::QUESTION,
 ];
 
+/// Names of questions that can be profiled.
+pub const COLD_START: &str = cold_start::QUESTION.name;
+/// Another one.
+pub const RESTORE: &str = restore::QUESTION.name;
+/// The third.
+pub const FORK: &str = fork::QUESTION.name;
+
 /// Stands for every question but those that have to be asked by name.
 pub const ALL: &str = "all";
 
-/// It boots a Linux guest under every contestant, which takes minutes where guest kernels are
+/// They boot a Linux guest under every contestant, which takes minutes where guest kernels are
 /// interpreted.
-const BY_NAME: [&str; 1] = [restore_linux::QUESTION.name];
+const BY_NAME: [&str; 2] = [boot_linux::QUESTION.name, restore_linux::QUESTION.name];
 
 /// What can be asked for.
 pub fn names() -> Vec<&'static str> {
@@ -82,6 +106,14 @@ pub fn asked(names: &[String]) -> impl Iterator<Item = &'static Question> {
     QUESTIONS.iter().filter(asked)
 }
 
+/// Asks all that `names` stand for.
+pub fn ask(bench: &Bench, names: &[String]) -> anyhow::Result<Vec<Answer>> {
+    let answer = |question: &Question| {
+        (question.answer)(bench).with_context(|| format!("the question `{}`", question.name))
+    };
+    asked(names).map(answer).collect()
+}
+
 /// What a question has to work with.
 pub struct Bench {
     /// Who takes part.
@@ -91,7 +123,7 @@ pub struct Bench {
     dir: TempDir,
 }
 
-/// Memory of every machine here, in MiB.
+/// Memory of every machine that nobody asks more of, in MiB.
 pub const MEMORY: u64 = 128;
 
 impl Bench {
@@ -102,6 +134,15 @@ impl Bench {
             runs: args.runs,
             warm_up: args.warm_up,
             dir: tempfile::tempdir().context("cannot make a temporary directory")?,
+        })
+    }
+
+    /// The same with nothing done yet.
+    pub fn again(&self) -> anyhow::Result<Self> {
+        Ok(Self {
+            contestants: self.contestants.clone(),
+            dir: tempfile::tempdir().context("cannot make a temporary directory")?,
+            ..*self
         })
     }
 
@@ -117,9 +158,19 @@ impl Bench {
 
     /// One command line per contestant, each of which boots the guest that `guest` chooses.
     pub fn launches(&self, guest: impl Fn(&Peer) -> Guest) -> anyhow::Result<Vec<Launch>> {
+        self.launches_with(MEMORY, guest)
+    }
+
+    /// The same with so much memory, in MiB. Those made before are of no use then: what monitors
+    /// are told in files is told anew.
+    pub fn launches_with(
+        &self,
+        memory: u64,
+        guest: impl Fn(&Peer) -> Guest,
+    ) -> anyhow::Result<Vec<Launch>> {
         let launch = |contestant: &Contestant| {
             let monitor = &contestant.monitor;
-            launch(contestant, guest(monitor), self.dir.path())
+            launch(contestant, memory, guest(monitor), self.dir.path())
                 .with_context(|| format!("cannot prepare {}", contestant.name))
         };
         self.contestants.iter().map(launch).collect()
@@ -148,10 +199,15 @@ impl Bench {
     }
 }
 
-fn launch(contestant: &Contestant, guest: Guest, dir: &Path) -> anyhow::Result<Launch> {
+fn launch(
+    contestant: &Contestant,
+    memory: u64,
+    guest: Guest,
+    dir: &Path,
+) -> anyhow::Result<Launch> {
     let machine = Machine {
         kernel: &guest.write(dir)?,
-        memory: MEMORY,
+        memory,
         dir,
     };
     Ok(Launch {
@@ -181,9 +237,17 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(ask(&["memory", "memory"]), ["memory"]);
-        let quick = QUESTIONS.len() - BY_NAME.len();
+        let for_root = QUESTIONS
+            .iter()
+            .filter(|question| question.for_root)
+            .count();
+        let root = if geteuid().is_root() { 0 } else { for_root };
+        let quick = QUESTIONS.len() - BY_NAME.len() - root;
         assert_eq!(ask(&[ALL]).len(), quick);
         assert_eq!(ask(&["memory", ALL]).len(), quick);
-        assert_eq!(ask(&[ALL, BY_NAME[0]]).len(), QUESTIONS.len());
+        assert_eq!(
+            ask(&[ALL, BY_NAME[0], BY_NAME[1], "net", "jail"]).len(),
+            QUESTIONS.len()
+        );
     }
 }

@@ -171,8 +171,8 @@ fn answer(bench: &Bench) -> anyhow::Result<Answer> {
         });
     }
     Ok(Answer {
-        question: QUESTION.name,
-        about: ABOUT,
+        question: QUESTION.name.into(),
+        about: ABOUT.into(),
         measures,
     })
 }

@@ -41,8 +41,8 @@ fn answer(bench: &Bench) -> anyhow::Result<Answer> {
         Measure::new(name, Unit::Millis, &contestants, column(&samples, field))
     };
     Ok(Answer {
-        question: QUESTION.name,
-        about: ABOUT,
+        question: QUESTION.name.into(),
+        about: ABOUT.into(),
         measures: vec![
             measure("start to first answer", |sample| sample.first),
             measure("1,000 requests", |sample| sample.many),

@@ -1,23 +1,32 @@
-//! What a run found, and the forms it is given out in: a table on standard output, JSON, Markdown.
+//! What a run found, and the forms it is given out in: a table on standard output, JSON, Markdown,
+//! a page of HTML. What JSON was written can be read again.
 
+mod goals;
+mod groups;
+mod html;
 mod markdown;
+mod saved;
 mod table;
+mod text;
 
+use std::borrow::Cow;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cli::Args;
-use crate::compare::{Measure, Unit};
+use crate::compare::Measure;
 use crate::contestant::{Contestant, Role};
+use crate::guard::Guard;
 use crate::host::Facts;
-use crate::stats::Interval;
+use crate::profile::Profiles;
+pub use saved::read;
 
 /// Everything that a run found.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Where and when.
     pub host: Facts,
@@ -25,24 +34,33 @@ pub struct Report {
     pub monitors: Vec<MonitorFacts>,
     /// One per question asked.
     pub answers: Vec<Answer>,
+    /// What came of the comparison with an earlier build or report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<Guard>,
+    /// Where the time goes, if that was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profiles>,
 }
 
 /// What is told of a monitor.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct MonitorFacts {
     /// Its name in the tables.
     pub name: String,
     /// What it says of itself.
     pub version: Option<String>,
+    /// Its program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
 }
 
 /// The answer to one question.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Answer {
     /// The question's name.
-    pub question: &'static str,
+    pub question: Cow<'static, str>,
     /// What was measured, from which instant to which.
-    pub about: &'static str,
+    pub about: Cow<'static, str>,
     /// The quantities.
     pub measures: Vec<Measure>,
 }
@@ -54,11 +72,14 @@ impl Report {
         let facts = |contestant: &Contestant| MonitorFacts {
             name: contestant.name.clone(),
             version: contestant.version.clone(),
+            program: Some(contestant.monitor.program.display().to_string()),
         };
         Self {
             host,
             monitors: monitors.map(facts).collect(),
             answers: Vec::new(),
+            guard: None,
+            profile: None,
         }
     }
 }
@@ -78,6 +99,9 @@ pub fn write(report: &Report, args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.markdown {
         write_file(path, &markdown::render(report))?;
     }
+    if let Some(path) = &args.html {
+        write_file(path, &html::render(report))?;
+    }
     Ok(())
 }
 
@@ -85,45 +109,10 @@ fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The columns of a summary, and its cells.
-const COLUMNS: [&str; 6] = ["runs", "median", "p95", "p99", "min", "max"];
-
-fn cells(summary: &crate::stats::Summary, unit: Unit) -> [String; 6] {
-    let value = |value: f64| match unit {
-        Unit::Millis => format!("{value:.2}"),
-        // A median may lie between two whole numbers.
-        Unit::Micros => format!("{value:.0}"),
-        Unit::Kib | Unit::Count => format!("{}", (value * 10.0).round() / 10.0),
-    };
-    [
-        summary.runs.to_string(),
-        value(summary.median),
-        value(summary.p95),
-        value(summary.p99),
-        value(summary.min),
-        value(summary.max),
-    ]
-}
-
-fn interval(interval: &Interval) -> String {
-    let Interval { value, low, high } = interval;
-    format!("{value:.3}, 95% within {low:.3} to {high:.3}")
-}
-
-/// One line per comparison of a measure, and one for the noise.
-fn remarks(measure: &Measure) -> Vec<String> {
-    let comparison = |c: &crate::compare::Comparison| {
-        format!("tine / {}: {} ({})", c.peer, interval(&c.ratio), c.verdict)
-    };
-    let mut remarks: Vec<String> = measure.comparisons.iter().map(comparison).collect();
-    let noise = measure.noise.as_ref();
-    remarks.extend(noise.map(|noise| format!("noise, tine / itself: {}", interval(noise))));
-    remarks
-}
-
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+    use crate::compare::Unit;
     use crate::peers;
 
     /// A report with made-up figures.
@@ -144,8 +133,8 @@ mod tests {
         let values = vec![values(20.0), values(80.0), values(20.0)];
         let mut report = Report::new(Facts::gather(), &contestants);
         report.answers.push(Answer {
-            question: "how",
-            about: "Made up.",
+            question: "how".into(),
+            about: "Made up.".into(),
             measures: vec![Measure::new("time", Unit::Millis, &contestants, values)],
         });
         report

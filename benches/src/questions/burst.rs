@@ -1,0 +1,100 @@
+//! How long do many restores at once take?
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::herd::{self, Herd, Member};
+use crate::compare::{Measure, Unit};
+use crate::guest::Guest;
+use crate::questions::restore::Turn;
+use crate::questions::snapshot::monitors;
+use crate::questions::{Bench, MEMORY, Question, column, restore};
+use crate::report::Answer;
+use crate::stats::Summary;
+
+/// The question.
+pub const QUESTION: Question = Question {
+    name: "burst",
+    for_root: false,
+    answer,
+};
+
+const ABOUT: &str = "1, 8, 32 and 128 machines (1 vCPU, 128 MiB) at once, each restored by a process of its \
+    own from one snapshot that the monitor itself took. From just before the first of as many threads \
+    starts its process until the last machine's vCPU has been told to run, which the answer to the \
+    request says; and of each machine, from just before its process is started. The guest sleeps, but \
+    for ten times a second: a round counts when all of them have been heard.";
+
+/// Machines at once.
+const COUNTS: [usize; 4] = [1, 8, 32, 128];
+/// Rounds when nobody says otherwise.
+const RUNS: usize = 10;
+const AXIS: &str = "machines at once";
+
+/// Milliseconds.
+struct Sample {
+    all: f64,
+    median: f64,
+    p95: f64,
+    p99: f64,
+}
+
+fn answer(bench: &Bench) -> anyhow::Result<Answer> {
+    let contestants = monitors(bench, QUESTION.name);
+    let most = COUNTS[COUNTS.len() - 1];
+    herd::allow(most)?;
+    let turns = restore::turns(bench, &contestants, Guest::Beat, MEMORY)?;
+    let mut measures = Vec::new();
+    for count in COUNTS {
+        let title = format!("burst of {count}");
+        let samples = bench.rounds(&title, &turns, RUNS, |turn| once(turn, count))?;
+        let mut measure = |curve, field: fn(&Sample) -> f64| {
+            let name = format!("{count} at once: {curve}");
+            let values = column(&samples, field);
+            let measure = Measure::new(name, Unit::Millis, &contestants, values);
+            measures.push(measure.at(curve, AXIS, count as f64));
+        };
+        measure("all of them running", |sample| sample.all);
+        measure("a machine, median", |sample| sample.median);
+        measure("a machine, p95", |sample| sample.p95);
+        measure("a machine, p99", |sample| sample.p99);
+    }
+    Ok(Answer {
+        question: QUESTION.name.into(),
+        about: ABOUT.into(),
+        measures,
+    })
+}
+
+fn once(turn: &Turn, count: usize) -> anyhow::Result<Sample> {
+    let dirs: Vec<PathBuf> = herd::dirs(turn.dir(), count)?;
+    let start = Instant::now();
+    let members = thread::scope(|scope| {
+        let threads = dirs
+            .iter()
+            .map(|dir| scope.spawn(|| Member::start(turn, dir)));
+        let threads: Vec<_> = threads.collect();
+        let join = threads.into_iter().map(|thread| match thread.join() {
+            Ok(member) => member,
+            Err(_) => anyhow::bail!("a thread failed"),
+        });
+        join.collect::<anyhow::Result<Vec<_>>>()
+    })?;
+    let all = start.elapsed();
+    let mut herd = Herd::default();
+    members.into_iter().for_each(|member| herd.push(member));
+    herd.wait_for_beats()?;
+    let millis = |duration: Duration| duration.as_secs_f64() * 1e3;
+    let took: Vec<f64> = herd.iter().map(|member| millis(member.took)).collect();
+    let Summary {
+        median, p95, p99, ..
+    } = Summary::of(&took);
+    let all = millis(all);
+    Ok(Sample {
+        all,
+        median,
+        p95,
+        p99,
+    })
+}
