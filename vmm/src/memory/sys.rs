@@ -175,8 +175,8 @@ const PAGE_IS_SWAPPED: u64 = 1 << 4;
 /// The list of this process's pages, once it has been opened; `None` where there is none to be had.
 static PAGEMAP: OnceLock<Option<File>> = OnceLock::new();
 
-/// Opens what [`private_pages`] reads. A process that lets nobody look into it may not open it itself
-/// any more, but for root.
+/// Opens what the search for private pages reads. A process that lets nobody look into it may not
+/// open it itself any more, but for root.
 pub fn open_pagemap() -> Option<&'static File> {
     let open = || File::open("/proc/self/pagemap").ok();
     PAGEMAP.get_or_init(open).as_ref()
