@@ -16,7 +16,7 @@ use super::failure::Failure;
 use super::process::Process;
 use super::rundir::{self, CONSOLE, SOCKET};
 use super::session::Signals;
-use super::{identity, output, parse};
+use super::{identity, limits, output, parse};
 
 /// Machines on their way up at a time, for each processor: while one waits, another one works. More
 /// would not make the last one earlier, and the first ones later.
@@ -75,6 +75,7 @@ impl Drop for Unfinished {
 
 /// Makes them all. An error only where none was begun, or all were given up for a signal.
 pub async fn make(options: &Options, origin: Origin) -> Result<Vec<Outcome>, Failure> {
+    limits::check(options.count, &rundir::make_root()?)?;
     let files = identity::read(&options.files)?;
     let mut signals = Signals::watch()?;
     let turns = Rc::new(Semaphore::new(at_a_time()));

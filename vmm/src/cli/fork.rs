@@ -7,7 +7,7 @@ use tine::snapshot::Loaded;
 
 use super::copies::{self, Options, Origin};
 use super::failure::Failure;
-use super::{parse, rundir};
+use super::{limits, parse, rundir};
 
 /// How long the image waits for the last of the copies.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -52,6 +52,8 @@ pub async fn fork(args: Args) -> Result<u8, Failure> {
             args.id
         )));
     }
+    // Before the machine stands still for it.
+    limits::check(args.options.count, &rundir::make_root()?)?;
     let forked = machine.fork(args.options.count, PATIENCE).await;
     let forked = forked.map_err(failed)?;
     let origin = Origin {

@@ -21,6 +21,7 @@ mod inspect;
 mod keys;
 mod kill;
 mod leftover;
+mod limits;
 mod logs;
 mod machines;
 mod output;
