@@ -17,9 +17,12 @@ fn main() {
         None => None,
     };
     let id = id.unwrap_or_else(|| "anonymous-instance".into());
-    let Some(id) = id.to_str().and_then(|id| id.parse().ok()) else {
-        eprintln!("{id:?} is no id");
-        std::process::exit(2);
+    let id = match id.to_string_lossy().parse() {
+        Ok(id) => id,
+        Err(err) => {
+            eprintln!("--id {err}");
+            std::process::exit(2);
+        }
     };
     let mut config = Config::new(id, named("TINE_JAILED_PROGRAM").into(), 0, 0);
     // Several tests may call theirs alike.
