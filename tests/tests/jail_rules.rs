@@ -11,13 +11,14 @@ use tine_tests::api::tine_vmm;
 use tine_tests::jail::{passed, require_root, suites};
 
 /// Test files that between them make a monitor do all that it can.
-const SUITES: [&str; 6] = [
+const SUITES: [&str; 7] = [
     "api_features",
     "api_lifecycle",
     "api_process",
     "api_linux",
     "snapshot_api",
     "fork_api",
+    "fork_disks",
 ];
 
 /// Runs them with every call noted down. `TINE_TRACES` names a directory with an earlier run's.
