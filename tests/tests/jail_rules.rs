@@ -59,7 +59,7 @@ fn run(dir: &Path) {
     );
     std::fs::write(&script, text).unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    passed(&suites(&SUITES, &script));
+    passed(&suites(&SUITES, &script, &[]));
 }
 
 #[test]

@@ -41,5 +41,7 @@ fn machines_in_jails_pass_the_tests_of_the_api() {
         "snapshot_api",
         "snapshot_pair",
     ];
-    passed(&suites(&names, &script));
+    // It mounts a small file system when its machine is in the jail already, which does not see it.
+    let without = ["a_full_disk_costs_nothing_but_the_snapshot"];
+    passed(&suites(&names, &script, &without));
 }

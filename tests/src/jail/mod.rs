@@ -78,8 +78,9 @@ pub fn many_mounts(dir: &Path, count: usize) {
     }
 }
 
-/// Runs other test files of this crate, with `program` in the place of `tine-vmm`.
-pub fn suites(names: &[&str], program: &Path) -> Output {
+/// Runs other test files of this crate, with `program` in the place of `tine-vmm`, but for the tests
+/// whose names begin with one of `without`.
+pub fn suites(names: &[&str], program: &Path, without: &[&str]) -> Output {
     private_mounts();
     let mut command = Command::new(env!("CARGO"));
     command.args(["test", "--quiet", "-p", "tine-tests"]);
@@ -89,6 +90,10 @@ pub fn suites(names: &[&str], program: &Path) -> Output {
     command.current_dir(env!("CARGO_MANIFEST_DIR"));
     for name in names {
         command.args(["--test", name]);
+    }
+    command.arg("--");
+    for name in without {
+        command.args(["--skip", name]);
     }
     command.env("TINE_VMM_BIN", program).stdin(Stdio::null());
     command.output().expect("cargo can be started")
