@@ -76,6 +76,8 @@ fn run(
             return Ok(ExitCode::from(DELETED));
         }
     };
+    // Before anybody can ask for it.
+    args.startup.done(&handle);
     let server = match socket {
         Some(socket) => Some(server.serve(socket, handle.clone(), args.max_body)?),
         None => {
@@ -83,7 +85,6 @@ fn run(
             None
         }
     };
-    args.startup.done(&handle);
     let asked = handle.clone();
     signals.forward(move |number| asked.signal(number))?;
     let plan = plan(args)?;
