@@ -299,7 +299,11 @@ impl Vmm {
 impl Drop for Vmm {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let ended = self.child.wait();
+        if thread::panicking() {
+            let (_, said) = self.output();
+            eprintln!("its process: {ended:?}: {said}");
+        }
     }
 }
 
