@@ -79,7 +79,7 @@ impl Program {
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).arg("--api-sock").arg(&socket);
         if self.api == Api::Firecracker {
-            command.args(["--no-seccomp", "--level", "Off"]);
+            command.args(["--level", "Off"]);
         }
         let null = std::fs::File::open("/dev/null").context("cannot open /dev/null")?;
         let stderr = std::fs::File::create(dir.join("stderr")).context("cannot write a file")?;
