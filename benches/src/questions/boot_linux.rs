@@ -27,7 +27,7 @@ const ABOUT: &str = "The same Linux guest (1 vCPU, 128 MiB, Tine's kernel and ag
     to its first answer, to all settings made, to the agent being there (Tine says so; the agent calls \
     Firecracker's vsock), to the result of a first command (/bin/true). The kernel's part is what its own \
     clock says when it starts the first process, the agent; that clock starts a little later than the \
-    guest. On software KVM no guest uses XSAVE, which its interpreter lacks. Each runs under its own system call filters.";
+    guest. On software KVM no guest uses XSAVE, which its interpreter lacks. Neither has system call filters.";
 
 /// Rounds when nobody says otherwise: each takes a minute where kernels are interpreted.
 const RUNS: usize = 6;

@@ -25,8 +25,8 @@ const ABOUT: &str = "A guest that writes one byte to COM1 over and over (1 vCPU)
     each monitor itself. Times run from just before the request to restore it, and to go on, is \
     written to the socket of a process that is up, to the first byte of the guest and to the answer; \
     and from just before a process is started to the guest's first byte, with the means of each \
-    monitor: `tine restore`, and for Firecracker its API as soon as there is a socket. Each runs \
-    under its own system call filters. The parts are those of a process that is started for a restore: \
+    monitor: `tine restore`, and for Firecracker its API as soon as there is a socket. Neither has \
+    system call filters. The parts are those of a process that is started for a restore: \
     until its socket takes a connection, until a first answer, and from the request to the guest's \
     first byte. `100 MiB written`: a guest that writes to each page of so much memory over and over \
     was snapshotted, and the time runs from the request until it has surely been through once, which \
