@@ -203,6 +203,24 @@ fn a_controller_of_version_2_takes_the_machine_from_its_first_moment() {
     fs::remove_dir(root.join("tine-test")).unwrap();
 }
 
+/// As in a container: the leader of the launcher's session is in no PID namespace of its own.
+#[test]
+fn a_launcher_whose_sessions_leader_is_out_of_sight_makes_jails() {
+    let jails = jails();
+    let plain = jails.command("a");
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+    command.arg(plain.get_program()).args(plain.get_args());
+    let mut launcher = command
+        .args(["--daemonize", "--", "--version"])
+        .spawn()
+        .unwrap();
+    assert!(launcher.wait().unwrap().success());
+    // The number in the jail's file was of that namespace, and must not be taken for one of this.
+    assert!(jails.collect().status.success());
+    assert!(!jails.of_id("a").exists());
+}
+
 #[test]
 fn files_and_descriptors_are_handed_over_and_a_network_is_joined() {
     let jails = jails();

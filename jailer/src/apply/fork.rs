@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, WaitOptions, getpid, getsid, setsid, waitpid};
+use rustix::process::{Pid, WaitOptions, setsid, waitpid};
 
 use super::{Forked, Jail};
 use crate::cgroup::Group;
@@ -51,7 +51,7 @@ impl Jail<'_> {
             .transpose()?;
         let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("make a pipe"))?;
         // A session's leader takes the session's processes along when it ends, by SIGHUP.
-        let leads = getsid(None).is_ok_and(|session| session == getpid());
+        let leads = sys::leads_session();
         let child = sys::fork(new_pid_ns, cgroup.as_ref().map(AsFd::as_fd))
             .map_err(failed("start a process"))?;
         let Some(pid) = child else {

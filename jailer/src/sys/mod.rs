@@ -107,6 +107,14 @@ pub fn fork(new_pid_ns: bool, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Opti
     Ok((pid != 0).then_some(pid as u32))
 }
 
+/// Whether this process leads its session. A leader outside of this PID namespace has no number in
+/// it, the kernel says 0 then, and rustix takes that for impossible: so libc is asked.
+pub fn leads_session() -> bool {
+    // SAFETY: integers only.
+    let (session, own) = unsafe { (libc::getsid(0), libc::getpid()) };
+    session == own
+}
+
 /// `linux/sched.h`; libc has it as a signed number of too few bits.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
