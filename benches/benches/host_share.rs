@@ -102,7 +102,7 @@ fn main() {
     let (_controller, handle) = made.map_err(drop).expect("no deleted machine");
     let socket = Socket::bind(&path).expect("a socket");
     let dial = Box::new(move |_: &_| vsock.connect(AGENT_PORT));
-    let server = Prepared::begin(false)
+    let server = Prepared::begin()
         .and_then(|server| server.serve_with(socket, handle.clone(), dial, DEFAULT_MAX_BODY));
     let server = server.expect("a server");
     handle.pretend(State::Running, None);

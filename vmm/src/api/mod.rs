@@ -67,9 +67,9 @@ struct Work {
 }
 
 impl Prepared {
-    /// Starts the thread. It ends with this value. `restricted`: the mode of the filters has been set
-    /// ([`seccomp::set_mode`]), and the thread takes on its own at once; else with its work.
-    pub fn begin(restricted: bool) -> std_io::Result<Self> {
+    /// Starts the thread, which takes on its filter at once: the mode has been set by then
+    /// ([`seccomp::set_mode`]). It ends with this value.
+    pub fn begin() -> std_io::Result<Self> {
         let (work, given) = mpsc::channel();
         let (told, ready) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
@@ -81,13 +81,8 @@ impl Prepared {
                     Err(err) => return drop(told.send(Err(err))),
                 };
                 let _ = told.send(Ok(()));
-                if restricted {
-                    restrict();
-                }
+                restrict();
                 let Ok(work) = given.recv() else { return };
-                if !restricted {
-                    restrict();
-                }
                 serve::run(&runtime, work, stopped);
             })?;
         Ok(Self {
@@ -136,6 +131,8 @@ fn runtime() -> std_io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
+        // More than clients that are waited for at once; room for them is written to at the start.
+        .max_io_events_per_tick(64)
         .build()
 }
 

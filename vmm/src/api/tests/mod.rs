@@ -41,7 +41,7 @@ impl Bench {
         };
         let (sender, dialled) = channel();
         let socket = Socket::bind(&path).unwrap();
-        let server = Prepared::begin(false)
+        let server = Prepared::begin()
             .unwrap()
             .serve_with(socket, handle.clone(), dial(sender), 1 << 16)
             .unwrap();

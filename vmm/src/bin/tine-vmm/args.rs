@@ -1,125 +1,315 @@
-//! The arguments of `tine-vmm`.
+//! The arguments of `tine-vmm`. Read by lexopt, which builds nothing: a parser that is described
+//! first costs a tenth of the whole start.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
-use clap::{CommandFactory, Parser};
+use lexopt::{Arg, Parser};
 use tine::api::DEFAULT_MAX_BODY;
 use tine::logger::{self, Level};
 use tine_devices::mmds::DEFAULT_LIMIT;
 use tine_jailer::seccomp::Mode;
-use tine_snapshot::{manifest, pair};
 
 use crate::startup::Startup;
 
-/// One machine and its API socket.
-#[derive(Debug, Parser)]
-#[command(name = "tine-vmm", version, max_term_width = 100)]
-pub struct Args {
-    /// Where the API's socket is made
-    #[arg(
-        long,
-        value_name = "PATH",
-        default_value = "/run/tine.socket",
-        conflicts_with = "no_api"
-    )]
-    pub api_sock: PathBuf,
-    /// The machine's id
-    #[arg(long, value_name = "ID", default_value = "anonymous-instance", value_parser = id)]
-    pub id: String,
-    /// Directory for the machine's records: usage and deletion [default: none are kept]
-    #[arg(long, value_name = "DIR")]
-    pub run_dir: Option<PathBuf>,
-    /// Configure the machine from a JSON file, and start it
-    #[arg(long, value_name = "FILE")]
-    pub config_file: Option<PathBuf>,
-    /// Serve no API
-    #[arg(long, requires = "config_file")]
-    pub no_api: bool,
-    /// JSON file to fill the metadata store with
-    #[arg(long, value_name = "FILE")]
-    pub metadata: Option<PathBuf>,
-    /// Most bytes of the metadata store
-    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_LIMIT)]
-    pub mmds_size_limit: usize,
-    /// Write to the log when the guest says that it has booted
-    #[arg(long)]
-    pub boot_timer: bool,
-    /// File or FIFO for the log [default: standard output, once a level is given]
-    #[arg(long, value_name = "PATH")]
-    pub log_path: Option<PathBuf>,
-    /// What is logged: Off, Error, Warning, Info, Debug, Trace
-    #[arg(long, value_name = "LEVEL")]
-    pub level: Option<Level>,
-    /// Lines of the log say their level
-    #[arg(long)]
-    pub show_level: bool,
-    /// File or FIFO for metrics, as by `PUT /metrics`
-    #[arg(long, value_name = "PATH")]
-    pub metrics_path: Option<PathBuf>,
-    /// What is done about system calls: `filter` ends the process at one that no thread needs,
-    /// `trace` tells the supervisor who is there then, `off` does nothing
-    #[arg(long, value_name = "MODE", default_value = "filter", value_parser = seccomp)]
-    pub seccomp: Mode,
-    /// The same as --seccomp off
-    #[arg(long, conflicts_with_all = ["seccomp", "seccomp_filter"])]
-    pub no_seccomp: bool,
-    /// Most bytes of an API request's body
-    #[arg(long = "http-api-max-payload-size", value_name = "BYTES", default_value_t = DEFAULT_MAX_BODY)]
-    pub max_body: usize,
-    #[command(flatten)]
-    pub startup: Startup,
-    /// Print the version of the snapshots that are written, and end
-    #[arg(long)]
-    snapshot_version: bool,
-    /// Print the version of a snapshot's file of state, and end
-    #[arg(long, value_name = "FILE")]
-    describe_snapshot: Option<PathBuf>,
-    #[command(flatten)]
-    refused: Refused,
-}
+/// What `--help` prints.
+pub const HELP: &str = "\
+One machine and its API socket
+
+Usage: tine-vmm [OPTIONS]
+
+Options:
+      --api-sock PATH           Where the API's socket is made [default: /run/tine.socket]
+      --id ID                   The machine's id [default: anonymous-instance]
+      --run-dir DIR             Directory for the machine's records: usage and deletion
+                                [default: none are kept]
+      --config-file FILE        Configure the machine from a JSON file, and start it
+      --no-api                  Serve no API: with --config-file
+      --metadata FILE           JSON file to fill the metadata store with
+      --mmds-size-limit BYTES   Most bytes of the metadata store [default: 51200]
+      --boot-timer              Write to the log when the guest says that it has booted
+      --log-path PATH           File or FIFO for the log
+                                [default: standard output, once a level is given]
+      --level LEVEL             What is logged: Off, Error, Warning, Info, Debug, Trace
+      --show-level              Lines of the log say their level
+      --metrics-path PATH       File or FIFO for metrics, as by `PUT /metrics`
+      --seccomp MODE            What is done about system calls: `filter` ends the process at one
+                                that no thread needs, `trace` tells the supervisor who is there
+                                then, `off` does nothing [default: filter]
+      --no-seccomp              The same as --seccomp off
+      --http-api-max-payload-size BYTES
+                                Most bytes of an API request's body [default: 1048576]
+      --start-time-us MICROSECONDS
+                                When this process was started, of the monotonic clock: the start's
+                                time becomes a metric
+      --start-time-cpu-us MICROSECONDS
+                                Processor time that this process had used by then
+      --parent-cpu-time-us MICROSECONDS
+                                Processor time of its parent, which counts too
+      --snapshot-version        Print the version of the snapshots that are written, and end
+      --describe-snapshot FILE  Print the version of a snapshot's file of state, and end
+  -h, --help                    Print this help, and end
+  -V, --version                 Print the version, and end
+";
 
 /// What clients of the known API may ask for and cannot have. They are told so by name, with what
 /// to do about it.
-#[derive(Debug, clap::Args)]
-struct Refused {
-    #[arg(long, hide = true)]
-    enable_pci: bool,
-    #[arg(long, hide = true)]
-    seccomp_filter: Option<PathBuf>,
-    #[arg(long, hide = true)]
-    show_log_origin: bool,
-    #[arg(long, hide = true)]
-    module: Option<String>,
+const REFUSED: [(&str, &str); 4] = [
+    (
+        "enable-pci",
+        "devices are on virtio-mmio, and there is no PCI bus; leave it out",
+    ),
+    (
+        "seccomp-filter",
+        "filters of the caller's are not supported; leave it out",
+    ),
+    (
+        "show-log-origin",
+        "places in the source are not logged; leave it out",
+    ),
+    (
+        "module",
+        "the log is not divided into modules; leave it out",
+    ),
+];
+
+/// What the process is there for.
+#[derive(Debug)]
+pub enum Wanted {
+    /// A machine.
+    Machine(Box<Args>),
+    /// The help.
+    Help,
+    /// The program's version.
+    Version,
+    /// The version of the snapshots that are written.
+    SnapshotVersion,
+    /// The version of a snapshot's file of state.
+    DescribeSnapshot(PathBuf),
 }
 
-impl Refused {
-    /// The first one that was given.
-    fn check(&self) -> Result<(), &'static str> {
-        let given = [
-            (
-                self.enable_pci,
-                "--enable-pci: devices are on virtio-mmio, and there is no PCI bus; leave it out",
-            ),
-            (
-                self.seccomp_filter.is_some(),
-                "--seccomp-filter: filters of the caller's are not supported; leave it out",
-            ),
-            (
-                self.show_log_origin,
-                "--show-log-origin: places in the source are not logged; leave it out",
-            ),
-            (
-                self.module.is_some(),
-                "--module: the log is not divided into modules; leave it out",
-            ),
-        ];
-        let refused = given.into_iter().find(|(given, _)| *given);
-        refused.map_or(Ok(()), |(_, words)| Err(words))
+/// One machine and its API socket. See [`HELP`].
+#[derive(Debug)]
+pub struct Args {
+    pub api_sock: PathBuf,
+    pub id: String,
+    pub run_dir: Option<PathBuf>,
+    pub config_file: Option<PathBuf>,
+    pub no_api: bool,
+    pub metadata: Option<PathBuf>,
+    pub mmds_size_limit: usize,
+    pub boot_timer: bool,
+    pub log_path: Option<PathBuf>,
+    pub level: Option<Level>,
+    pub show_level: bool,
+    pub metrics_path: Option<PathBuf>,
+    pub seccomp: Mode,
+    pub max_body: usize,
+    pub startup: Startup,
+}
+
+/// What was given, each once.
+#[derive(Default)]
+struct Given {
+    api_sock: Option<PathBuf>,
+    id: Option<String>,
+    run_dir: Option<PathBuf>,
+    config_file: Option<PathBuf>,
+    no_api: Option<()>,
+    metadata: Option<PathBuf>,
+    mmds_size_limit: Option<usize>,
+    boot_timer: Option<()>,
+    log_path: Option<PathBuf>,
+    level: Option<Level>,
+    show_level: Option<()>,
+    metrics_path: Option<PathBuf>,
+    seccomp: Option<Mode>,
+    no_seccomp: Option<()>,
+    max_body: Option<usize>,
+    start_time_us: Option<u64>,
+    start_time_cpu_us: Option<u64>,
+    parent_cpu_time_us: Option<u64>,
+}
+
+impl Wanted {
+    /// From the words of a command line, the program's name first.
+    ///
+    /// # Errors
+    ///
+    /// In words that name the option, when the line makes no sense.
+    pub fn of(words: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Self, String> {
+        let mut line = Parser::from_iter(words);
+        let mut given = Given::default();
+        while let Some(arg) = line.next().map_err(in_words)? {
+            let name = match arg {
+                Arg::Long(name) => name.to_owned(),
+                Arg::Short('h') => "help".to_owned(),
+                Arg::Short('V') => "version".to_owned(),
+                other => return Err(unexpected(&other)),
+            };
+            if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| *refused == name) {
+                return Err(format!("--{name}: {why}"));
+            }
+            let line = &mut line;
+            match name.as_str() {
+                "api-sock" => path(&mut given.api_sock, &name, line)?,
+                "id" => once(&mut given.id, &name, id(&text(&name, line)?))?,
+                "run-dir" => path(&mut given.run_dir, &name, line)?,
+                "config-file" => path(&mut given.config_file, &name, line)?,
+                "no-api" => once(&mut given.no_api, &name, Ok(()))?,
+                "metadata" => path(&mut given.metadata, &name, line)?,
+                "mmds-size-limit" => parsed(&mut given.mmds_size_limit, &name, line)?,
+                "boot-timer" => once(&mut given.boot_timer, &name, Ok(()))?,
+                "log-path" => path(&mut given.log_path, &name, line)?,
+                "level" => parsed(&mut given.level, &name, line)?,
+                "show-level" => once(&mut given.show_level, &name, Ok(()))?,
+                "metrics-path" => path(&mut given.metrics_path, &name, line)?,
+                "seccomp" => once(&mut given.seccomp, &name, mode(&text(&name, line)?))?,
+                "no-seccomp" => once(&mut given.no_seccomp, &name, Ok(()))?,
+                "http-api-max-payload-size" => parsed(&mut given.max_body, &name, line)?,
+                "start-time-us" => parsed(&mut given.start_time_us, &name, line)?,
+                "start-time-cpu-us" => parsed(&mut given.start_time_cpu_us, &name, line)?,
+                "parent-cpu-time-us" => parsed(&mut given.parent_cpu_time_us, &name, line)?,
+                "snapshot-version" => return Ok(Self::SnapshotVersion),
+                "describe-snapshot" => {
+                    let mut file = None;
+                    path(&mut file, &name, line)?;
+                    return Ok(Self::DescribeSnapshot(file.unwrap_or_default()));
+                }
+                "help" => return Ok(Self::Help),
+                "version" => return Ok(Self::Version),
+                _ => return Err(unexpected(&Arg::Long(&name))),
+            }
+        }
+        given.machine().map(|args| Self::Machine(Box::new(args)))
     }
 }
 
-fn seccomp(text: &str) -> Result<Mode, String> {
+impl Given {
+    fn machine(self) -> Result<Args, String> {
+        let no_api = self.no_api.is_some();
+        if no_api && self.api_sock.is_some() {
+            return Err("--no-api and --api-sock: give one of the two".to_owned());
+        }
+        if no_api && self.config_file.is_none() {
+            return Err(
+                "--no-api: nobody can configure the machine; give --config-file too".into(),
+            );
+        }
+        if self.no_seccomp.is_some() && self.seccomp.is_some() {
+            return Err("--no-seccomp and --seccomp: give one of the two".to_owned());
+        }
+        Ok(Args {
+            api_sock: self.api_sock.unwrap_or_else(|| "/run/tine.socket".into()),
+            id: self.id.unwrap_or_else(|| "anonymous-instance".to_owned()),
+            run_dir: self.run_dir,
+            config_file: self.config_file,
+            no_api,
+            metadata: self.metadata,
+            mmds_size_limit: self.mmds_size_limit.unwrap_or(DEFAULT_LIMIT),
+            boot_timer: self.boot_timer.is_some(),
+            log_path: self.log_path,
+            level: self.level,
+            show_level: self.show_level.is_some(),
+            metrics_path: self.metrics_path,
+            seccomp: match self.no_seccomp {
+                Some(()) => Mode::Off,
+                None => self.seccomp.unwrap_or(Mode::Filter),
+            },
+            max_body: self.max_body.unwrap_or(DEFAULT_MAX_BODY),
+            startup: Startup {
+                start_time_us: self.start_time_us,
+                start_time_cpu_us: self.start_time_cpu_us,
+                parent_cpu_time_us: self.parent_cpu_time_us,
+            },
+        })
+    }
+}
+
+impl Args {
+    /// Switches the log on, if it is asked for.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be written to where it has to go.
+    pub fn set_up_log(&self) -> Result<(), String> {
+        logger::set_id(&self.id);
+        if self.log_path.is_none() && self.level.is_none() && !self.show_level && !self.boot_timer {
+            return Ok(());
+        }
+        let path = self.log_path.as_deref();
+        logger::configure(path, self.level, Some(self.show_level)).map_err(|err| {
+            let path = path.unwrap_or(Path::new("standard output")).display();
+            format!("cannot write the log to {path}: {err}")
+        })
+    }
+}
+
+fn in_words(err: lexopt::Error) -> String {
+    err.to_string()
+}
+
+fn unexpected(arg: &Arg<'_>) -> String {
+    match arg {
+        Arg::Long(name) => format!("there is no option --{name}; --help lists those that are"),
+        Arg::Short(name) => format!("there is no option -{name}; --help lists those that are"),
+        Arg::Value(word) => {
+            let word = word.display();
+            format!("{word}: no words are taken but options; --help lists them")
+        }
+    }
+}
+
+/// Keeps the value of an option that may be given once.
+fn once<T>(slot: &mut Option<T>, name: &str, value: Result<T, String>) -> Result<(), String> {
+    let value = value.map_err(|why| format!("--{name}: {why}"))?;
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(format!("--{name}: given twice")),
+    }
+}
+
+/// An option's value, which another option is not taken for.
+fn value(name: &str, line: &mut Parser) -> Result<std::ffi::OsString, String> {
+    if let Some(value) = line.optional_value() {
+        return Ok(value);
+    }
+    let missing = || format!("--{name}: its value is missing");
+    let words = line.try_raw_args();
+    let next = words.as_ref().and_then(|words| words.peek());
+    match next.is_none_or(|word| word.as_encoded_bytes().starts_with(b"--")) {
+        true => Err(missing()),
+        false => line.value().map_err(|_| missing()),
+    }
+}
+
+fn text(name: &str, line: &mut Parser) -> Result<String, String> {
+    let value = value(name, line)?;
+    let text = value.into_string();
+    text.map_err(|bytes| format!("--{name}: {} is not UTF-8", bytes.display()))
+}
+
+fn path(slot: &mut Option<PathBuf>, name: &str, line: &mut Parser) -> Result<(), String> {
+    let path = PathBuf::from(value(name, line)?);
+    let value = match path.as_os_str().is_empty() {
+        true => Err("an empty path leads nowhere".to_owned()),
+        false => Ok(path),
+    };
+    once(slot, name, value)
+}
+
+fn parsed<T: FromStr<Err: Display>>(
+    slot: &mut Option<T>,
+    name: &str,
+    line: &mut Parser,
+) -> Result<(), String> {
+    let text = text(name, line)?;
+    let value = text.parse().map_err(|err| format!("{text}: {err}"));
+    once(slot, name, value)
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
     match text {
         "filter" => Ok(Mode::Filter),
         "trace" => Ok(Mode::Trace),
@@ -137,63 +327,64 @@ fn id(text: &str) -> Result<String, String> {
     }
 }
 
-/// In the form that clients of the known API read.
-fn print_version(version: u32) -> ! {
-    println!("v{version}.0.0");
-    std::process::exit(0);
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Args {
-    /// Whether no word of the arguments can be about the filters, which then are on. Known before
-    /// the arguments have been read, and nobody has to wait for that.
-    pub fn leave_filters_on() -> bool {
-        let about = |word: &OsString| {
-            let word = word.as_encoded_bytes();
-            word.starts_with(b"--seccomp") || word.starts_with(b"--no-seccomp")
-        };
-        !std::env::args_os().any(|word| about(&word))
+    fn read(words: &[&str]) -> Result<Wanted, String> {
+        let words = ["tine-vmm"].iter().chain(words);
+        Wanted::of(words.map(|word| word.into()))
     }
 
-    /// What is done about system calls.
-    pub fn seccomp(&self) -> Mode {
-        if self.no_seccomp {
-            Mode::Off
-        } else {
-            self.seccomp
+    fn machine(words: &[&str]) -> Args {
+        match read(words) {
+            Ok(Wanted::Machine(args)) => *args,
+            other => panic!("{words:?}: {other:?}"),
         }
     }
 
-    /// The process's arguments. Ends the process where they make no sense.
-    pub fn read() -> Self {
-        let args = Self::parse();
-        if let Err(words) = args.refused.check() {
-            let kind = clap::error::ErrorKind::ArgumentConflict;
-            Self::command().error(kind, words).exit();
-        }
-        if args.snapshot_version {
-            print_version(manifest::VERSION);
-        }
-        if let Some(path) = &args.describe_snapshot {
-            match pair::read_state(path) {
-                Ok(state) => print_version(state.manifest.version),
-                Err(err) => Self::command()
-                    .error(clap::error::ErrorKind::Io, err)
-                    .exit(),
-            }
-        }
-        args
+    #[test]
+    fn values_follow_or_are_joined_by_an_equals_sign() {
+        let args = machine(&["--id", "a", "--api-sock=/s", "--mmds-size-limit=7"]);
+        assert_eq!((args.id.as_str(), args.mmds_size_limit), ("a", 7));
+        assert_eq!(args.api_sock, Path::new("/s"));
+        assert_eq!(args.seccomp, Mode::Filter);
+        assert_eq!(machine(&["--no-seccomp"]).seccomp, Mode::Off);
     }
 
-    /// Switches the log on, if it is asked for.
-    pub fn set_up_log(&self) -> Result<(), String> {
-        logger::set_id(&self.id);
-        if self.log_path.is_none() && self.level.is_none() && !self.show_level && !self.boot_timer {
-            return Ok(());
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (words, named) in [
+            (&["--id"][..], "--id: its value"),
+            (&["--id", "--no-api"], "--id: its value"),
+            (&["--id", "a", "--id", "b"], "--id: given twice"),
+            (&["--boot-timer", "--boot-timer"], "--boot-timer: given"),
+            (&["--run-dir", ""], "--run-dir: an empty path"),
+            (&["--start-time-us", "-1"], "--start-time-us: -1"),
+            (&["--boot-timer=yes"], "--boot-timer"),
+            (&["-x"], "-x"),
+            (&["word"], "word"),
+            (&["--", "word"], "word"),
+            (&["--api-sock", "/s", "--no-api"], "--api-sock"),
+            (&["--seccomp", "off", "--no-seccomp"], "--no-seccomp"),
+            (&["--no-api"], "--config-file"),
+        ] {
+            let said = read(words).expect_err(&words.join(" "));
+            assert!(said.contains(named), "{words:?}: {said}");
         }
-        let path = self.log_path.as_deref();
-        logger::configure(path, self.level, Some(self.show_level)).map_err(|err| {
-            let path = path.unwrap_or("standard output".as_ref()).display();
-            format!("cannot write the log to {path}: {err}")
-        })
+    }
+
+    #[test]
+    fn the_help_names_every_default_as_it_is() {
+        let args = machine(&[]);
+        for value in [
+            args.api_sock.display().to_string(),
+            args.id,
+            args.mmds_size_limit.to_string(),
+            args.max_body.to_string(),
+        ] {
+            let named = format!("[default: {value}]");
+            assert!(HELP.contains(&named), "{named}");
+        }
     }
 }

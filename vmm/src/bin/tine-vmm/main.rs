@@ -4,65 +4,89 @@
 //! badly, 2 when the arguments made no sense, 4 when the run directory says that its machine has
 //! been deleted.
 
+#![cfg_attr(not(test), no_main)]
+
 mod args;
 mod config_file;
+#[cfg(not(test))]
+mod entry;
 mod record;
 mod startup;
 
-use std::process::ExitCode;
+use std::io::Write;
 
-use args::Args;
+use args::{Args, HELP, Wanted};
 use tine::api::{Prepared, Socket};
 use tine::control::settings::MetricsSettings;
 use tine::control::{Controller, Identity, Outcome, StartPlan};
 use tine::signals::{self, Blocked};
 use tine::{logger, process};
 use tine_devices::mmds::Mmds;
-use tine_jailer::seccomp::{self, Mode};
+use tine_jailer::seccomp;
+use tine_snapshot::{manifest, pair};
 
+const SUCCESS: u8 = 0;
 /// The run directory's machine has been deleted.
 const DELETED: u8 = 4;
 
-fn main() -> ExitCode {
+/// All of it, up to the exit status.
+#[cfg_attr(test, expect(dead_code, reason = "tests have an entry of their own"))]
+fn start() -> u8 {
     process::share_one_heap();
     process::map_heap_ahead();
-    match begin() {
-        Ok(code) => code,
-        Err(err) => {
-            logger::log(logger::Level::Error, &err);
-            // A broken pipe on standard error leaves nobody to tell.
-            let line = format!("tine-vmm: {err}\n");
-            let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
-            ExitCode::from(1)
-        }
-    }
+    let ended = match Wanted::of(std::env::args_os()) {
+        Err(words) => Err((2, words)),
+        Ok(Wanted::Machine(args)) => begin(&args).map_err(|err| (1, err.to_string())),
+        Ok(Wanted::Help) => print(HELP),
+        Ok(Wanted::Version) => print(concat!("tine-vmm ", env!("CARGO_PKG_VERSION"), "\n")),
+        Ok(Wanted::SnapshotVersion) => print(&version(manifest::VERSION)),
+        Ok(Wanted::DescribeSnapshot(path)) => match pair::read_state(&path) {
+            Ok(state) => print(&version(state.manifest.version)),
+            Err(err) => Err((2, err.to_string())),
+        },
+    };
+    ended.unwrap_or_else(|(status, words)| {
+        logger::log(logger::Level::Error, &words);
+        // A broken pipe on standard error leaves nobody to tell.
+        let line = format!("tine-vmm: {words}\n");
+        let _ = std::io::stderr().write_all(line.as_bytes());
+        status
+    })
 }
 
-fn begin() -> Result<ExitCode, Box<dyn std::error::Error>> {
+/// In the form that clients of the known API read.
+fn version(version: u32) -> String {
+    format!("v{version}.0.0\n")
+}
+
+fn print(text: &str) -> Result<u8, (u8, String)> {
+    let printed = std::io::stdout().write_all(text.as_bytes());
+    printed.map_err(|err| (1, format!("standard output: {err}")))?;
+    Ok(SUCCESS)
+}
+
+fn begin(args: &Args) -> Result<u8, Box<dyn std::error::Error>> {
     process::keep_to_itself()?;
     let signals = signals::block()?;
-    // While the server gets ready, the arguments are read.
-    let filtered = Args::leave_filters_on();
-    if filtered {
-        seccomp::set_mode(Mode::Filter)?;
-    }
-    let server = Prepared::begin(filtered)?;
-    run(&Args::read(), signals, server)
+    seccomp::set_mode(args.seccomp)?;
+    let server = match args.no_api {
+        true => None,
+        // While this thread goes on, the server gets ready.
+        false => Some(Prepared::begin()?),
+    };
+    run(args, signals, server)
 }
 
 fn run(
     args: &Args,
     signals: Blocked,
-    server: Prepared,
-) -> Result<ExitCode, Box<dyn std::error::Error>> {
-    if !Args::leave_filters_on() {
-        seccomp::set_mode(args.seccomp())?;
-    }
+    server: Option<Prepared>,
+) -> Result<u8, Box<dyn std::error::Error>> {
     seccomp::name_thread("main");
     args.set_up_log()?;
-    let socket = match args.no_api {
-        true => None,
-        false => Some(Socket::bind(&args.api_sock)?),
+    let server = match server {
+        Some(server) => Some((server, Socket::bind(&args.api_sock)?)),
+        None => None,
     };
     let identity = Identity {
         id: args.id.clone(),
@@ -73,17 +97,14 @@ fn run(
         Err(times) => {
             let (id, at) = (&args.id, times.accepted_at);
             eprintln!("tine-vmm: machine {id} was deleted at {at}: there is nothing to run");
-            return Ok(ExitCode::from(DELETED));
+            return Ok(DELETED);
         }
     };
     // Before anybody can ask for it.
     args.startup.done(&handle);
-    let server = match socket {
-        Some(socket) => Some(server.serve(socket, handle.clone(), args.max_body)?),
-        None => {
-            drop(server);
-            None
-        }
+    let server = match server {
+        Some((server, socket)) => Some(server.serve(socket, handle.clone(), args.max_body)?),
+        None => None,
     };
     let asked = handle.clone();
     signals.forward(move |number| asked.signal(number))?;
@@ -97,7 +118,7 @@ fn run(
         record::write(dir, &handle.status().settings)?;
     }
     match outcome {
-        Outcome::Ended | Outcome::Deleted => Ok(ExitCode::SUCCESS),
+        Outcome::Ended | Outcome::Deleted => Ok(SUCCESS),
         Outcome::Failed(reason) => Err(reason.into()),
     }
 }

@@ -7,17 +7,14 @@ use tine::control::Handle;
 use tine::logger::{self, Level};
 
 /// What the one who started this process says of that, in microseconds.
-#[derive(Debug, Clone, Copy, clap::Args)]
+#[derive(Debug, Clone, Copy)]
 pub struct Startup {
-    /// When this process was started, of the monotonic clock: the start's time becomes a metric
-    #[arg(long, value_name = "MICROSECONDS")]
-    start_time_us: Option<u64>,
-    /// Processor time that this process had used by then
-    #[arg(long, value_name = "MICROSECONDS")]
-    start_time_cpu_us: Option<u64>,
-    /// Processor time of its parent, which counts too
-    #[arg(long, value_name = "MICROSECONDS")]
-    parent_cpu_time_us: Option<u64>,
+    /// When this process was started, of the monotonic clock: the start's time becomes a metric.
+    pub start_time_us: Option<u64>,
+    /// Processor time that this process had used by then.
+    pub start_time_cpu_us: Option<u64>,
+    /// Processor time of its parent, which counts too.
+    pub parent_cpu_time_us: Option<u64>,
 }
 
 impl Startup {
