@@ -4,8 +4,9 @@
 //! virtualization extension (a nested machine without VT-x or SVM) and whose `/dev/kvm` runs
 //! guests by paging tricks and by interpreting guest-kernel code.
 
-use std::arch::x86_64::__cpuid;
 use std::path::Path;
+
+use crate::arch::x86_64::processor::answer;
 
 /// The kinds of host that a guest's command line differs for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,8 +22,8 @@ impl HostKind {
     pub fn detect() -> Self {
         // VMX: Intel SDM volume 2, CPUID leaf 1, ECX bit 5. SVM: AMD APM volume 3, CPUID
         // function 8000_0001h, ECX bit 2; the function is there on every x86-64.
-        let vmx = __cpuid(1).ecx & 1 << 5 != 0;
-        let svm = __cpuid(0x8000_0001).ecx & 1 << 2 != 0;
+        let vmx = answer(1, 0).ecx & 1 << 5 != 0;
+        let svm = answer(0x8000_0001, 0).ecx & 1 << 2 != 0;
         if (vmx || svm) && !Path::new("/sys/module/kvm_pvm").exists() {
             HostKind::Hardware
         } else {

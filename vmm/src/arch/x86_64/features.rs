@@ -1,9 +1,11 @@
 //! Names of the processor features that a program may depend on, as Linux prints them, and which of
 //! them a guest was shown or this host has (Intel SDM volume 2, CPUID; AMD APM volume 3, appendix E).
 
-use std::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
+use std::arch::x86_64::CpuidResult;
 
 use kvm_bindings::kvm_cpuid_entry2;
+
+use super::processor::{self, answer};
 
 /// A register of an answer of CPUID.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,20 +80,20 @@ pub fn shown(shown: &[kvm_cpuid_entry2]) -> Vec<&'static str> {
 
 /// The features that this processor has.
 pub fn here() -> Vec<&'static str> {
-    let most = __cpuid(0).eax;
+    let most = processor::highest();
     let subleaves = match most >= 7 {
-        true => __cpuid_count(7, 0).eax,
+        true => answer(7, 0).eax,
         false => 0,
     };
     named(|leaf, index| match leaf {
         7 if most < 7 || index > subleaves => None,
-        leaf => Some(__cpuid_count(leaf, index)),
+        leaf => Some(answer(leaf, index)),
     })
 }
 
 /// Who made this processor, such as `GenuineIntel`.
 pub fn vendor() -> String {
-    let leaf = __cpuid(0);
+    let leaf = answer(0, 0);
     let bytes = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes);
     printable(bytes.as_flattened())
 }
@@ -99,7 +101,7 @@ pub fn vendor() -> String {
 /// This processor's own name.
 pub fn model() -> String {
     let bytes = [0x8000_0002, 0x8000_0003, 0x8000_0004].map(|leaf| {
-        let part = __cpuid(leaf);
+        let part = answer(leaf, 0);
         [part.eax, part.ebx, part.ecx, part.edx].map(u32::to_le_bytes)
     });
     printable(bytes.as_flattened().as_flattened())

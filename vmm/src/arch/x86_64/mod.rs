@@ -3,4 +3,5 @@
 pub mod acpi;
 pub mod cpuid;
 pub mod features;
+pub mod processor;
 pub mod regs;

@@ -65,16 +65,12 @@ impl From<kvm_ioctls::Error> for Stop {
 /// Carries out instructions for all vCPUs of a machine.
 pub struct Emulator {
     ram: Arc<GuestMemory>,
-    layout: Layout,
 }
 
 impl Emulator {
     /// For a machine with this memory.
     pub fn new(ram: Arc<GuestMemory>) -> Self {
-        Self {
-            ram,
-            layout: Layout::detect(),
-        }
+        Self { ram }
     }
 
     /// Has KVM leave the registers in the vCPU's shared page whenever guest code is left: calls
@@ -103,7 +99,6 @@ impl Emulator {
         let mut cpu = Cpu {
             vcpu,
             memory: &memory,
-            layout: &self.layout,
             len: instruction.len,
             regs,
             sregs: &sregs,
@@ -146,7 +141,6 @@ fn fetch(memory: &Memory<'_>, rip: u64) -> Result<Instruction, Refused> {
 struct Cpu<'a> {
     vcpu: &'a VcpuFd,
     memory: &'a Memory<'a>,
-    layout: &'a Layout,
     /// Of the instruction, in bytes.
     len: u8,
     regs: kvm_regs,
@@ -226,7 +220,7 @@ impl Cpu<'_> {
         }
         let xcr0 = self.xcr0()?;
         Ok(Request {
-            layout: self.layout,
+            layout: Layout::here(),
             memory: self.memory,
             address: self.address(xsave.area)?,
             components: xcr0 & pair(self.regs.rdx, self.regs.rax),

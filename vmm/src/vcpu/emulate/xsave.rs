@@ -4,13 +4,14 @@
 //! That image is an XSAVE area in the standard format too, so saving and restoring is copying
 //! components. Where they lie is the processor's to say (CPUID leaf 0xd), for both.
 
-use std::arch::x86_64::__cpuid_count;
+use std::sync::OnceLock;
 
 use kvm_bindings::kvm_xsave;
 
 use super::exception::Exception;
 use super::memory::{Access, Mapped, Memory};
 use super::{Refused, Stop};
+use crate::arch::x86_64::processor::{self, answer};
 
 /// Bytes of the image that KVM gives: as much as components have room in.
 pub const IMAGE_LEN: usize = 4096;
@@ -20,6 +21,9 @@ const HEADER: usize = 512;
 const HEADER_LEN: usize = 64;
 /// An area begins at a multiple of this.
 const ALIGNMENT: u64 = 64;
+
+/// The leaf of CPUID that is about extended states.
+const LEAF: u32 = 0xd;
 
 /// Components of the legacy region.
 const X87: u64 = 1;
@@ -33,11 +37,25 @@ const MXCSR_INIT: u32 = 0x1f80;
 pub struct Layout([Option<(usize, usize)>; 63]);
 
 impl Layout {
-    /// The processor's layout.
-    pub fn detect() -> Self {
+    /// The processor's layout. Asked for when it is first needed, which most machines come to
+    /// when their guest has been running for a while: a start does not wait for it.
+    pub fn here() -> &'static Self {
+        static HERE: OnceLock<Layout> = OnceLock::new();
+        HERE.get_or_init(Self::detect)
+    }
+
+    fn detect() -> Self {
         let mut places = [None; 63];
+        if processor::highest() < LEAF {
+            return Self(places);
+        }
+        let supported = answer(LEAF, 0);
+        let supported = u64::from(supported.edx) << 32 | u64::from(supported.eax);
         for (number, place) in (0..).zip(&mut places).skip(2) {
-            let leaf = __cpuid_count(0xd, number);
+            if supported >> number & 1 == 0 {
+                continue;
+            }
+            let leaf = answer(LEAF, number);
             let (len, offset) = (leaf.eax as usize, leaf.ebx as usize);
             // Supervisor components (ECX bit 0) have no place in a standard area.
             let user = len != 0 && leaf.ecx & 1 == 0;
