@@ -75,6 +75,9 @@ pub struct Bind {
     pub target: PathBuf,
     /// Whether it can be written to.
     pub writable: bool,
+    /// Whether the jail's user has there what the file's owner has on the host, new files included.
+    /// (By an ID-mapped mount: nothing of the file itself changes.)
+    pub owned: bool,
 }
 
 impl FromStr for Bind {
@@ -113,6 +116,7 @@ impl FromStr for Bind {
             source: source.into(),
             target: target.into(),
             writable,
+            owned: false,
         })
     }
 }
@@ -180,6 +184,17 @@ pub struct Config {
     pub seccomp: Mode,
     /// Descriptors that are handed over, beside 0, 1 and 2.
     pub keep: Vec<RawFd>,
+    /// Descriptors that the one who makes the jail still needs, and the program does not get.
+    pub until_program: Vec<RawFd>,
+    /// Where the plan forks, the new process becomes a child of the caller's parent, which can then
+    /// wait for it as for the caller.
+    pub sibling: bool,
+    /// The program is killed when this process ends, which is the caller's parent and, by `sibling`
+    /// or without a fork, the program's.
+    pub end_with_parent: Option<u32>,
+    /// The program may have further names (hard links): it is the launcher's own, and whoever could
+    /// write to it could write to the launcher.
+    pub linked_program: bool,
     /// Files of the host that are shown in the jail.
     pub binds: Vec<Bind>,
     /// Further arguments of the program.
@@ -202,6 +217,10 @@ impl Config {
             new_pid_ns: false,
             seccomp: Mode::Filter,
             keep: Vec::new(),
+            until_program: Vec::new(),
+            sibling: false,
+            end_with_parent: None,
+            linked_program: false,
             binds: Vec::new(),
             arguments: Vec::new(),
         }

@@ -32,8 +32,8 @@ pub struct Collected {
 }
 
 /// Cleans up after all dead machines whose jails are below `base`. With no living one left, what
-/// all jails share goes too.
-pub fn collect(base: &Path) -> Result<Collected, JailError> {
+/// all jails share goes too. With `dry_run` it is only told what would be removed.
+pub fn collect(base: &Path, dry_run: bool) -> Result<Collected, JailError> {
     let mut all = Collected::default();
     let proc = Proc::open()?;
     let base_dir = match paths::open_dir(base) {
@@ -54,39 +54,67 @@ pub fn collect(base: &Path) -> Result<Collected, JailError> {
             continue;
         }
         for id in names(above.as_fd()) {
-            let path = above_path.join(&id);
-            let Ok(dir) = paths::open_dir(&path) else {
-                continue;
-            };
-            let Ok(parent) = paths::open_dir(&above_path) else {
-                continue;
-            };
-            if paths::check_private(dir.as_fd(), &path, own).is_err() {
-                continue;
-            }
-            match Claim::take(&proc, parent, &id, dir, false)? {
-                Taken::Ours(claim) => match remove(&claim) {
-                    None => all.removed.push(path),
-                    Some(group) => {
-                        let reason = format!("the cgroup {} is in use", group.display());
-                        all.left.push((path, reason));
-                    }
-                },
-                Taken::Living(_) | Taken::Locked => all.living.push(path),
-                Taken::Unknown => {
-                    let reason = JailError::Foreign(file_of(&path)).to_string();
-                    all.left.push((path, reason));
-                }
-                Taken::Gone => {}
-            }
+            collect_one(&proc, &above_path, &id, own, dry_run, &mut all)?;
         }
-        // Goes when it is empty.
-        let _ = fs::remove_dir(&above_path);
+        if !dry_run {
+            // Goes when it is empty.
+            let _ = fs::remove_dir(&above_path);
+        }
     }
-    if all.living.is_empty() && rustix::process::geteuid().is_root() {
+    if !dry_run && all.living.is_empty() && rustix::process::geteuid().is_root() {
         kept::forget();
     }
     Ok(all)
+}
+
+/// Cleans up after the machine `id` of `program`, whose jail is below `base`, if there was one and it
+/// is dead.
+pub fn discard(base: &Path, program: &str, id: &str) -> Result<Collected, JailError> {
+    let mut one = Collected::default();
+    let proc = Proc::open()?;
+    let base_dir = paths::open_dir(base)?;
+    let own = rustix::process::geteuid().as_raw();
+    paths::check_private(base_dir.as_fd(), base, own)?;
+    let above = base.join(program);
+    collect_one(&proc, &above, id, own, false, &mut one)?;
+    // Goes when it is empty. A start that meets this makes it again.
+    let _ = fs::remove_dir(&above);
+    Ok(one)
+}
+
+/// Cleans up after the machine `id`, whose jail is in `above`.
+fn collect_one(
+    proc: &Proc,
+    above: &Path,
+    id: &str,
+    own: u32,
+    dry_run: bool,
+    all: &mut Collected,
+) -> Result<(), JailError> {
+    let path = above.join(id);
+    let (Ok(dir), Ok(parent)) = (paths::open_dir(&path), paths::open_dir(above)) else {
+        return Ok(());
+    };
+    if paths::check_private(dir.as_fd(), &path, own).is_err() {
+        return Ok(());
+    }
+    match Claim::take(proc, parent, id, dir, false)? {
+        Taken::Ours(_) if dry_run => all.removed.push(path),
+        Taken::Ours(claim) => match remove(&claim) {
+            None => all.removed.push(path),
+            Some(group) => {
+                let reason = format!("the cgroup {} is in use", group.display());
+                all.left.push((path, reason));
+            }
+        },
+        Taken::Living(_) | Taken::Locked => all.living.push(path),
+        Taken::Unknown => {
+            let reason = JailError::Foreign(file_of(&path)).to_string();
+            all.left.push((path, reason));
+        }
+        Taken::Gone => {}
+    }
+    Ok(())
 }
 
 fn names(dir: BorrowedFd<'_>) -> Vec<String> {

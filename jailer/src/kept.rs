@@ -136,7 +136,8 @@ fn keep_here() -> Result<(), JailError> {
     let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
     let (made, tell) = pipe().map_err(failed("make a pipe"))?;
     let (go_on, done) = pipe().map_err(failed("make a pipe"))?;
-    let Some(maker) = sys::fork(false, None).map_err(failed("start a process"))? else {
+    let Some(maker) = sys::fork(sys::fork_flags::NONE, None).map_err(failed("start a process"))?
+    else {
         drop((made, done));
         // Its number as /proc has it, which need not be the one that the parent knows.
         let number = std::fs::read_link("/proc/self").unwrap_or_default();
@@ -183,6 +184,7 @@ fn build() -> Result<(), JailError> {
     sys::restrict_mount(
         dev.as_fd(),
         MountFlags(mount_flags::READ_ONLY | mount_flags::NO_SUID | mount_flags::NO_EXEC),
+        None,
     )
     .map_err(failed("make the device nodes read-only"))?;
     unshare_mounts()?;

@@ -17,6 +17,7 @@ mod identity;
 mod kept;
 mod landlock;
 mod namespace;
+mod owners;
 mod paths;
 mod plan;
 mod proc_fs;
@@ -33,6 +34,6 @@ pub use config::{
     ResourceLimits,
 };
 pub use error::JailError;
-pub use gc::{Collected, collect};
+pub use gc::{Collected, collect, discard};
 pub use host::Host;
 pub use plan::{MountsBy, Namespace, NetworkBy, Plan, PlanError, Resource, Step, plan};

@@ -41,21 +41,22 @@ pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd, JailError> {
     open(path, OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
-/// Opens the program to be jailed, and checks that nobody can change it meanwhile.
-pub(crate) fn open_program(path: &Path) -> Result<OwnedFd, JailError> {
+/// Opens the program to be jailed, and checks that nobody can change it meanwhile. Only one that is
+/// `linked` may have further names.
+pub(crate) fn open_program(path: &Path, linked: bool) -> Result<OwnedFd, JailError> {
     let fd = open(path, OFlags::PATH)?;
     let stat = fstat(&fd).map_err(failed(format!("look at {}", path.display())))?;
-    match unusable(&stat) {
+    match unusable(&stat, linked) {
         None => Ok(fd),
         Some(reason) => Err(refuse(path, reason)),
     }
 }
 
-fn unusable(stat: &Stat) -> Option<&'static str> {
+fn unusable(stat: &Stat, linked: bool) -> Option<&'static str> {
     let mode = Mode::from_raw_mode(stat.st_mode);
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         Some("no regular file")
-    } else if stat.st_nlink > 1 {
+    } else if stat.st_nlink > 1 && !linked {
         Some("has another name (a hard link), through which it could be changed: copy it")
     } else if mode.intersects(Mode::WGRP | Mode::WOTH) {
         Some("others than its owner can write to it: take that right away (chmod go-w)")
@@ -174,21 +175,28 @@ mod tests {
     fn links_and_ways_up_are_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = program(dir.path());
-        open_program(&path).unwrap();
+        open_program(&path, false).unwrap();
         let link = dir.path().join("link");
         symlink(dir.path(), &link).unwrap();
-        let text = open_program(&link.join("program")).unwrap_err().to_string();
+        let text = open_program(&link.join("program"), false)
+            .unwrap_err()
+            .to_string();
         assert!(text.contains("link is a symbolic link"), "{text}");
         let up = dir.path().join("x/../program");
         fs::create_dir(dir.path().join("x")).unwrap();
-        assert!(open_program(&up).unwrap_err().to_string().contains(".."));
+        assert!(
+            open_program(&up, false)
+                .unwrap_err()
+                .to_string()
+                .contains("..")
+        );
     }
 
     #[test]
     fn a_program_that_others_can_change_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = program(dir.path());
-        let reason = |path: &Path| open_program(path).unwrap_err().to_string();
+        let reason = |path: &Path| open_program(path, false).unwrap_err().to_string();
         for mode in [0o775, 0o757] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             assert!(reason(&path).contains("go-w"));
@@ -198,6 +206,7 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         fs::hard_link(&path, dir.path().join("other")).unwrap();
         assert!(reason(&path).contains("hard link"));
+        open_program(&path, true).unwrap();
         assert!(reason(dir.path()).contains("no regular file"));
         assert!(reason(&dir.path().join("none")).contains("none"));
     }

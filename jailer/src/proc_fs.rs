@@ -138,6 +138,12 @@ impl Proc {
         Ok(String::from_utf8_lossy(&buffer[..len]).into_owned())
     }
 
+    /// Opens a file for reading.
+    pub fn open_file(&self, path: &str) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        openat(&self.0, path, flags, Mode::empty())
+    }
+
     /// Writes a setting, like `self/uid_map`.
     pub fn write(&self, path: &str, text: &str) -> Result<(), std::io::Error> {
         let fd = openat(

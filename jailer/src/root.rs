@@ -11,6 +11,7 @@ use rustix::process::pivot_root;
 use crate::config::Bind;
 use crate::error::{JailError, failed};
 use crate::namespace::{self, NODES};
+use crate::owners::Owners;
 use crate::paths;
 use crate::state::ROOT;
 use crate::sys::{self, MountFlags, mount_flags};
@@ -56,12 +57,34 @@ pub(crate) fn take(dir: BorrowedFd<'_>, flags: u64) -> Result<OwnedFd, JailError
         | OpenTreeFlags::AT_EMPTY_PATH
         | OpenTreeFlags::AT_RECURSIVE;
     let tree = open_tree(dir, "", how).map_err(failed("copy a mount"))?;
-    sys::restrict_mount(tree.as_fd(), MountFlags(flags)).map_err(failed("restrict a mount"))?;
+    sys::restrict_mount(tree.as_fd(), MountFlags(flags), None)
+        .map_err(failed("restrict a mount"))?;
     Ok(tree)
 }
 
 /// The flags of the root's mount.
 pub(crate) const ROOT_FLAGS: u64 = mount_flags::NO_SUID | mount_flags::NO_EXEC;
+
+/// A copy of the mount that `file` is on, from `file` on and without what is mounted below, on which
+/// its owner is the jail's user. `None` where the file system has no such mounts.
+fn take_owned(
+    file: BorrowedFd<'_>,
+    owner: (u32, u32),
+    flags: u64,
+    owners: &mut Owners<'_>,
+) -> Result<Option<OwnedFd>, JailError> {
+    let how = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    let tree = open_tree(file, "", how).map_err(failed("copy a mount"))?;
+    let map = owners.map(owner)?.map(OwnedFd::as_fd);
+    match sys::restrict_mount(tree.as_fd(), MountFlags(flags), map) {
+        Ok(()) => Ok(Some(tree)),
+        // Said of it in mount_setattr(2): a file system without them, or one that is mapped already.
+        Err(err) if matches!(err.raw_os_error(), Some(libc::EINVAL | libc::EPERM)) => Ok(None),
+        Err(err) => Err(failed("restrict a mount")(err)),
+    }
+}
 
 /// A file or directory of the host, on its way into the jail.
 pub(crate) struct Taken {
@@ -75,6 +98,7 @@ pub(crate) struct Taken {
 pub(crate) fn take_bind(
     root: BorrowedFd<'_>,
     bind: &Bind,
+    owners: &mut Owners<'_>,
     made: &mut Vec<PathBuf>,
 ) -> Result<Taken, JailError> {
     let source = paths::open(&bind.source, OFlags::PATH)?;
@@ -84,7 +108,19 @@ pub(crate) fn take_bind(
     if !bind.writable {
         flags |= mount_flags::READ_ONLY;
     }
-    let tree = take(source.as_fd(), flags)?;
+    let tree = match bind.owned {
+        false => take(source.as_fd(), flags)?,
+        true => {
+            let owner = (stat.st_uid, stat.st_gid);
+            let tree = take_owned(source.as_fd(), owner, flags, owners)?;
+            tree.ok_or_else(|| {
+                paths::refuse(
+                    &bind.source,
+                    "cannot be shown as the machine's own: its file system has no ID-mapped mounts",
+                )
+            })?
+        }
+    };
     let target = bind.target.strip_prefix("/").unwrap_or(&bind.target);
     let (point, new) = paths::mount_point(root, target, directory)?;
     drop(point);
@@ -120,7 +156,8 @@ pub(crate) fn enter_and_leave_host(
         namespace::attach(node.as_fd(), devices.as_fd(), path)?;
     }
     let flags = mount_flags::READ_ONLY | mount_flags::NO_SUID | mount_flags::NO_EXEC;
-    sys::restrict_mount(devices.as_fd(), MountFlags(flags)).map_err(failed("restrict /dev"))?;
+    sys::restrict_mount(devices.as_fd(), MountFlags(flags), None)
+        .map_err(failed("restrict /dev"))?;
     attach_binds(tree, binds)?;
     namespace::leave_old_root()
 }

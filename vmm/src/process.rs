@@ -1,5 +1,7 @@
 //! What our programs set for their whole process, before any other thread is there.
 
+use std::os::fd::RawFd;
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -59,6 +61,17 @@ pub fn keep_to_itself() -> std::io::Result<()> {
     // The kernel counts the process itself among those from then on.
     crate::memory::open_pagemap();
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(Into::into)
+}
+
+/// Writes `words` to a descriptor, and ends the process without running anything of it: it is the copy
+/// of another one.
+pub fn leave_telling(descriptor: RawFd, words: &[u8]) -> ! {
+    // SAFETY: the pointer and the length are those of `words`, which lives through the call; a
+    // descriptor that is not open is an error, which there is nobody to tell of.
+    unsafe {
+        libc::write(descriptor, words.as_ptr().cast(), words.len());
+        libc::_exit(0)
+    }
 }
 
 /// Gives heap pages that nothing is in any more back to the system.

@@ -12,7 +12,7 @@ use super::{Forked, Jail};
 use crate::cgroup::Group;
 use crate::error::{JailError, failed};
 use crate::seccomp::{self, Trace};
-use crate::sys;
+use crate::sys::{self, fork_flags};
 
 /// The way to the process that waits outside. It closes by itself when the program is executed.
 pub(super) struct Report(File);
@@ -36,7 +36,7 @@ impl Jail<'_> {
     /// the program runs or there is a reason why it does not.
     pub(super) fn fork(
         &mut self,
-        new_pid_ns: bool,
+        flags: u64,
         group: Option<&Group>,
         daemonize: bool,
         traced: bool,
@@ -52,7 +52,7 @@ impl Jail<'_> {
         let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("make a pipe"))?;
         // A session's leader takes the session's processes along when it ends, by SIGHUP.
         let leads = sys::leads_session();
-        let child = sys::fork(new_pid_ns, cgroup.as_ref().map(AsFd::as_fd))
+        let child = sys::fork(flags, cgroup.as_ref().map(AsFd::as_fd))
             .map_err(failed("start a process"))?;
         let Some(pid) = child else {
             drop(ours);
@@ -77,6 +77,9 @@ impl Jail<'_> {
         let heard = ours.read_to_string(&mut said);
         if said.is_empty() && heard.is_ok() && trace.is_none() {
             return Ok(Some(Forked::Runs { pid }));
+        }
+        if flags & fork_flags::SIBLING != 0 {
+            return Err(JailError::Sibling { pid, said });
         }
         let ended = waitpid(Pid::from_raw(pid as i32), WaitOptions::empty());
         match trace {

@@ -8,7 +8,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::process::{DumpableBehavior, Rlimit, set_dumpable_behavior, setrlimit};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{
+    DumpableBehavior, Pid, PidfdFlags, Rlimit, pidfd_open, set_dumpable_behavior, setrlimit,
+};
 use rustix::system::sethostname;
 use rustix::thread::UnshareFlags;
 
@@ -19,7 +22,8 @@ use crate::plan::{Namespace, Plan, Resource, Step};
 use crate::proc_fs::Proc;
 use crate::seccomp::{self, Mode, Trace};
 use crate::state::{Claim, ROOT};
-use crate::{capabilities, identity, landlock, paths, program, root, run_once, sys};
+use crate::sys::{self, fork_flags};
+use crate::{capabilities, identity, landlock, paths, program, root, run_once};
 
 /// What came of it in the process that began it, if that did not become the monitor itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,14 +88,22 @@ struct Jail<'a> {
     alone: bool,
     seccomp: Mode,
     report: Option<fork::Report>,
+    /// The process that the program is to end with.
+    parent: Option<OwnedFd>,
 }
 
 impl<'a> Jail<'a> {
     fn new(plan: &'a Plan, note: &'a dyn Fn(&str)) -> Result<Self, JailError> {
         // Descriptors are closed before the first one of ours is opened.
-        if let Some(Step::CloseDescriptors(keep)) = plan.steps.first() {
-            sys::close_all_but(keep).map_err(failed("close inherited descriptors"))?;
-            for &fd in keep {
+        if let Some(Step::CloseDescriptors {
+            handed,
+            until_program,
+        }) = plan.steps.first()
+        {
+            let mut keep = [&handed[..], until_program].concat();
+            keep.sort_unstable();
+            sys::close_all_but(&keep).map_err(failed("close inherited descriptors"))?;
+            for &fd in handed {
                 let doing = || failed::<io::Error>(format!("hand descriptor {fd} over"));
                 sys::inherit(fd).map_err(doing())?;
             }
@@ -114,18 +126,19 @@ impl<'a> Jail<'a> {
             alone: false,
             seccomp: Mode::Off,
             report: None,
+            parent: parent(plan)?,
         })
     }
 
     fn carry_out(&mut self, step: &Step) -> Result<Option<Forked>, JailError> {
         match step {
-            Step::CloseDescriptors(_) => {}
+            Step::CloseDescriptors { .. } => {}
             Step::Claim(dir) => {
                 self.take_directory(dir)?;
                 self.root_path = Some(dir.join(ROOT));
             }
-            Step::OpenProgram(path) => {
-                self.program = Some(paths::open_program(path)?);
+            Step::OpenProgram { path, linked } => {
+                self.program = Some(paths::open_program(path, *linked)?);
                 program::check(path)?;
             }
             Step::Limit(resource, value) => self.limit(*resource, *value)?,
@@ -145,7 +158,17 @@ impl<'a> Jail<'a> {
                 group,
                 daemonize,
                 traced,
-            } => return self.fork(*new_pid_ns, group.as_ref(), *daemonize, *traced),
+                sibling,
+            } => {
+                let mut flags = fork_flags::NONE;
+                if *new_pid_ns {
+                    flags |= fork_flags::NEW_PID_NS;
+                }
+                if *sibling {
+                    flags |= fork_flags::SIBLING;
+                }
+                return self.fork(flags, group.as_ref(), *daemonize, *traced);
+            }
             Step::Record(pid_file) => self.record(pid_file)?,
             Step::PrepareRoot(owner) => {
                 let claim = self.claim.as_mut().ok_or_else(out_of_order)?;
@@ -158,7 +181,7 @@ impl<'a> Jail<'a> {
                 // Without them a jail is as good, and takes longer to make.
                 Err(err) => (self.note)(&format!("no namespaces can be kept for jails: {err}")),
             },
-            Step::TakeRoot(binds) => self.take_root(binds)?,
+            Step::TakeRoot { binds, owner } => self.take_root(binds, *owner)?,
             Step::Network(network, by) => self.enter_network(network, *by)?,
             Step::LeaveMounts(by) => self.leave_mounts(*by)?,
             Step::Unshare(kinds) => unshare(kinds)?,
@@ -204,6 +227,7 @@ impl<'a> Jail<'a> {
                     (self.note)("this kernel offers no Landlock: the jail does without");
                 }
             }
+            Step::EndWithParent(_) => self.end_with_parent()?,
             Step::Seccomp(mode) => self.seccomp = *mode,
             Step::Execute(arguments) => return self.execute(arguments).map(Some),
         }
@@ -225,6 +249,19 @@ impl<'a> Jail<'a> {
             maximum: Some(value),
         };
         setrlimit(kind, limit).map_err(failed(format!("limit {resource} to {value}")))
+    }
+
+    fn end_with_parent(&self) -> Result<(), JailError> {
+        let parent = self.parent.as_ref().ok_or_else(out_of_order)?;
+        let kill = rustix::process::Signal::KILL;
+        rustix::process::set_parent_process_death_signal(Some(kill))
+            .map_err(failed("wish to end with the parent"))?;
+        // It may have ended before that.
+        let mut polled = [PollFd::new(parent, PollFlags::IN)];
+        match poll(&mut polled, Some(&Timespec::default())) {
+            Ok(0) => Ok(()),
+            _ => Err(orphaned()),
+        }
     }
 
     fn enter_group(&mut self, group: &Group) -> Result<(), JailError> {
@@ -259,6 +296,25 @@ impl<'a> Jail<'a> {
             }
         }
     }
+}
+
+/// The process that the program is to end with, which is still this one's parent.
+fn parent(plan: &Plan) -> Result<Option<OwnedFd>, JailError> {
+    let wished = plan.steps.iter().find_map(|step| match step {
+        Step::EndWithParent(pid) => Some(*pid),
+        _ => None,
+    });
+    let Some(pid) = wished else { return Ok(None) };
+    let pid = Pid::from_raw(pid as i32).ok_or_else(orphaned)?;
+    let held = pidfd_open(pid, PidfdFlags::empty()).map_err(failed("hold the parent"))?;
+    match rustix::process::getppid() == Some(pid) {
+        true => Ok(Some(held)),
+        false => Err(orphaned()),
+    }
+}
+
+fn orphaned() -> JailError {
+    failed("end with the parent: it has ended")(io::Error::from(io::ErrorKind::NotFound))
 }
 
 /// A plan that was put together by hand.

@@ -8,11 +8,16 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 use super::{Jail, out_of_order};
 use crate::config::Network;
 use crate::error::{JailError, failed};
+use crate::owners::{Owner, Owners};
 use crate::plan::{MountsBy, NetworkBy};
 use crate::{namespace, paths, root, sys};
 
 impl Jail<'_> {
-    pub(super) fn take_root(&mut self, binds: &[crate::Bind]) -> Result<(), JailError> {
+    pub(super) fn take_root(
+        &mut self,
+        binds: &[crate::Bind],
+        owner: Owner,
+    ) -> Result<(), JailError> {
         // In a copy of the host's mounts, what was opened before the copy belongs to the other one.
         let root = match (&self.root_path, &self.root) {
             (Some(path), _) if self.left => &paths::open_dir(path)?,
@@ -20,9 +25,10 @@ impl Jail<'_> {
             _ => return Err(out_of_order()),
         };
         let mut made = Vec::new();
+        let mut owners = Owners::new(&self.proc, owner);
         for bind in binds {
             self.binds
-                .push(root::take_bind(root.as_fd(), bind, &mut made)?);
+                .push(root::take_bind(root.as_fd(), bind, &mut owners, &mut made)?);
         }
         let tree = root::take(root.as_fd(), root::ROOT_FLAGS)?;
         if let Some(claim) = &mut self.claim {

@@ -11,14 +11,21 @@ use crate::seccomp::{Mode, Role};
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Step::CloseDescriptors(keep) if keep.is_empty() => {
-                f.write_str("close all descriptors above 2")
-            }
-            Step::CloseDescriptors(keep) => {
-                write!(f, "close all descriptors above 2 but {}", list(keep))
+            Step::CloseDescriptors {
+                handed,
+                until_program,
+            } => {
+                f.write_str("close all descriptors above 2")?;
+                if !handed.is_empty() {
+                    write!(f, " but {}", list(handed))?;
+                }
+                match until_program.is_empty() {
+                    true => Ok(()),
+                    false => write!(f, ", and later {}", list(until_program)),
+                }
             }
             Step::Claim(dir) => write!(f, "take {} for this machine alone", dir.display()),
-            Step::OpenProgram(path) => {
+            Step::OpenProgram { path, .. } => {
                 write!(f, "open {}, if nobody else can change it", path.display())
             }
             Step::Limit(resource, value) => write!(f, "limit {resource} to {value}"),
@@ -30,6 +37,7 @@ impl fmt::Display for Step {
                 group,
                 daemonize,
                 traced,
+                sibling,
             } => {
                 f.write_str("go on in a new process")?;
                 if *new_pid_ns {
@@ -40,6 +48,9 @@ impl fmt::Display for Step {
                 }
                 if *daemonize {
                     f.write_str(", in a session of its own, with /dev/null for 0, 1 and 2")?;
+                }
+                if *sibling {
+                    f.write_str(", a child of the parent")?;
                 }
                 if *traced {
                     f.write_str("; stay, and note down what it calls")?;
@@ -55,7 +66,7 @@ impl fmt::Display for Step {
                 }
             }
             Step::OpenKept => f.write_str("open the namespaces that are kept for jails"),
-            Step::TakeRoot(binds) => {
+            Step::TakeRoot { binds, .. } => {
                 f.write_str("take the root as a mount: nothing on it can be executed")?;
                 binds.iter().try_for_each(|bind| show(f, bind))
             }
@@ -97,6 +108,9 @@ impl fmt::Display for Step {
                     list(devices)
                 )
             }
+            Step::EndWithParent(parent) => {
+                write!(f, "be killed when process {parent}, the parent, ends")
+            }
             Step::Seccomp(Mode::Filter) => write!(
                 f,
                 "allow {} system calls, and executing once",
@@ -137,9 +151,13 @@ fn make_group(f: &mut fmt::Formatter<'_>, group: &Group) -> fmt::Result {
 
 fn show(f: &mut fmt::Formatter<'_>, bind: &Bind) -> fmt::Result {
     let how = if bind.writable { "" } else { " (read-only)" };
+    let whose = match bind.owned {
+        true => ", its owner being the jail's user",
+        false => "",
+    };
     write!(
         f,
-        "; {} as {}{how}",
+        "; {} as {}{how}{whose}",
         bind.source.display(),
         bind.target.display()
     )

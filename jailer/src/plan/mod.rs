@@ -8,6 +8,7 @@ mod tests;
 
 use std::ffi::{CString, OsString};
 use std::fmt;
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
@@ -106,13 +107,16 @@ fn steps(
 ) -> Result<Vec<Step>, PlanError> {
     let traced = config.seccomp == Mode::Trace;
     let forks = config.new_pid_ns || config.daemonize || traced;
-    let mut keep = config.keep.clone();
-    keep.sort_unstable();
-    keep.dedup();
     let mut steps = vec![
-        Step::CloseDescriptors(keep),
+        Step::CloseDescriptors {
+            handed: sorted(&config.keep),
+            until_program: sorted(&config.until_program),
+        },
         Step::Claim(config.base.join(name).join(config.id.as_str())),
-        Step::OpenProgram(config.exec_file.clone()),
+        Step::OpenProgram {
+            path: config.exec_file.clone(),
+            linked: config.linked_program,
+        },
         Step::Limit(Resource::Core, 0),
         Step::Limit(Resource::OpenFiles, config.limits.open_files),
         Step::Limit(Resource::MessageQueues, 0),
@@ -122,9 +126,13 @@ fn steps(
     }
     let owner = host.root.then_some((config.uid, config.gid));
     steps.push(Step::PrepareRoot(owner));
+    let take_root = Step::TakeRoot {
+        binds: config.binds.clone(),
+        owner: (config.uid, config.gid),
+    };
     if host.root {
         // Copies of the host's mounts have to be taken where the host's mounts are.
-        steps.extend([Step::OpenKept, Step::TakeRoot(config.binds.clone())]);
+        steps.extend([Step::OpenKept, take_root.clone()]);
     }
     // Version 2 can begin a process in its group. Entering later waits for all processes.
     let mut first = None;
@@ -144,6 +152,7 @@ fn steps(
             group: first,
             daemonize: config.daemonize,
             traced,
+            sibling: config.sibling,
         });
     }
     steps.push(Step::Record(format!("{name}.pid")));
@@ -156,7 +165,7 @@ fn steps(
         steps.extend([network, Step::LeaveMounts(MountsBy::Kept)]);
     } else {
         steps.extend([network, Step::LeaveMounts(MountsBy::Copy)]);
-        steps.push(Step::TakeRoot(config.binds.clone()));
+        steps.push(take_root);
     }
     steps.extend([
         Step::Unshare(vec![Namespace::Ipc, Namespace::Uts, Namespace::Cgroup]),
@@ -173,10 +182,21 @@ fn steps(
         Step::NoCapabilities,
         Step::NoPrivileges,
         Step::Landlock(host.landlock, devices(&config.network)),
+    ]);
+    // What changes a process's rights would take the wish back.
+    steps.extend(config.end_with_parent.map(Step::EndWithParent));
+    steps.extend([
         Step::Seccomp(config.seccomp),
         Step::Execute(arguments(config, name)?),
     ]);
     Ok(steps)
+}
+
+fn sorted(descriptors: &[RawFd]) -> Vec<RawFd> {
+    let mut sorted = descriptors.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    sorted
 }
 
 fn devices(network: &Network) -> Vec<Device> {

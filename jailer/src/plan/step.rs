@@ -21,12 +21,22 @@ pub enum Namespace {
 /// One thing that is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Close all descriptors above 2 but these.
-    CloseDescriptors(Vec<RawFd>),
+    /// Close all descriptors above 2 but some.
+    CloseDescriptors {
+        /// The program gets these.
+        handed: Vec<RawFd>,
+        /// These stay open until the program runs.
+        until_program: Vec<RawFd>,
+    },
     /// Take the jail's directory for this machine alone, and clean up after a dead one.
     Claim(PathBuf),
     /// Open the program, and check that nobody else can change it.
-    OpenProgram(PathBuf),
+    OpenProgram {
+        /// Where it is.
+        path: PathBuf,
+        /// It may have further names.
+        linked: bool,
+    },
     /// Limit a resource of the process.
     Limit(Resource, u64),
     /// Make a cgroup and set its limits.
@@ -45,6 +55,8 @@ pub enum Step {
         daemonize: bool,
         /// The old process notes down what the new one calls.
         traced: bool,
+        /// As a child of the old one's parent.
+        sibling: bool,
     },
     /// Note down who lives in the jail, and write the launcher's file with its number.
     Record(String),
@@ -53,7 +65,12 @@ pub enum Step {
     /// Open the namespaces that are kept for jails, or make them.
     OpenKept,
     /// Take the root's mount and what is shown in it.
-    TakeRoot(Vec<Bind>),
+    TakeRoot {
+        /// What is shown.
+        binds: Vec<Bind>,
+        /// Whom it belongs to there, where it is shown so.
+        owner: (u32, u32),
+    },
     /// Enter the network.
     Network(Network, NetworkBy),
     /// Leave the host's mounts behind.
@@ -76,6 +93,8 @@ pub enum Step {
     NoPrivileges,
     /// Landlock.
     Landlock(Level, Vec<Device>),
+    /// Be killed when this process, the parent, ends.
+    EndWithParent(u32),
     /// Restrict the system calls of the whole process.
     Seccomp(Mode),
     /// Become the program, with these arguments and nothing in the environment.

@@ -55,7 +55,7 @@ fn rights_are_dropped_in_an_order_that_leaves_no_way_back() {
         assert!(enter < none && none < drop && drop < locked && locked < landlock);
         assert!(landlock < filter && filter == steps.len() - 2);
         assert!(matches!(steps.last(), Some(Step::Execute(_))));
-        assert!(matches!(steps[0], Step::CloseDescriptors(_)));
+        assert!(matches!(steps[0], Step::CloseDescriptors { .. }));
         if root {
             let user = position(&steps, |s| *s == Step::Become(1000, 1001));
             assert!(enter < user && user < none);
@@ -86,7 +86,7 @@ fn an_ordinary_user_gets_what_user_namespaces_allow_and_nothing_else() {
     let steps = plan(&config(), &host(false)).unwrap().steps;
     let own = position(&steps, |s| *s == Step::OwnUserNamespace);
     let leave = position(&steps, |s| *s == Step::LeaveMounts(MountsBy::Copy));
-    let take = position(&steps, |s| matches!(s, Step::TakeRoot(_)));
+    let take = position(&steps, |s| matches!(s, Step::TakeRoot { .. }));
     assert!(own < leave && leave < take);
     let mut other = config();
     other.uid = 0;

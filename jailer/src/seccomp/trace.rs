@@ -122,7 +122,10 @@ pub fn trace_to(path: &Path, from: From) -> Result<(), JailError> {
     let doing = "start a process that watches over this one";
     let observed = std::process::id();
     let (asked, tell) = pipe_with(PipeFlags::CLOEXEC).map_err(failed(doing))?;
-    if sys::fork(false, None).map_err(failed(doing))?.is_some() {
+    if sys::fork(sys::fork_flags::NONE, None)
+        .map_err(failed(doing))?
+        .is_some()
+    {
         drop(asked);
         return watch(|number| File::from(tell).write_all(&number.to_ne_bytes()));
     }

@@ -4,14 +4,16 @@
 //! gives the child memory of its own, as fork does; and nothing here is called but from processes
 //! with a single thread, which the callers say.
 
+mod mounts;
 pub mod notify;
 
-use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use libc::{c_int, c_long, c_uint};
 use rustix::thread::UnshareFlags;
+
+pub use mounts::{MountFlags, bind, mount_flags, restrict_mount};
 
 /// The result of a raw call.
 fn check(result: c_long) -> io::Result<c_long> {
@@ -46,50 +48,27 @@ pub fn inherit(fd: RawFd) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }.into()).map(drop)
 }
 
-/// Flags of a mount, see mount_setattr(2).
-pub struct MountFlags(pub u64);
-
-/// Flags that a mount may have in a jail.
-pub mod mount_flags {
-    /// Cannot be written to.
-    pub const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY;
-    /// Nothing on it gives rights to who executes it.
-    pub const NO_SUID: u64 = libc::MOUNT_ATTR_NOSUID;
-    /// Nothing on it can be executed.
-    pub const NO_EXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
+/// How a process is copied.
+pub mod fork_flags {
+    /// As fork(2) does.
+    pub const NONE: u64 = 0;
+    /// Into a new PID namespace.
+    pub const NEW_PID_NS: u64 = libc::CLONE_NEWPID as u64;
+    /// Into a new user namespace.
+    pub const NEW_USER_NS: u64 = libc::CLONE_NEWUSER as u64;
+    /// As another child of this process's parent.
+    pub const SIBLING: u64 = libc::CLONE_PARENT as u64;
 }
 
-/// Sets `flags` on the mount `tree` and all below it, and cuts it off from other namespaces.
-pub fn restrict_mount(tree: BorrowedFd<'_>, flags: MountFlags) -> io::Result<()> {
-    let attr = libc::mount_attr {
-        attr_set: flags.0,
-        attr_clr: 0,
-        propagation: libc::MS_PRIVATE,
-        userns_fd: 0,
-    };
-    let flags = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
-    // SAFETY: the path is a C string, and `attr` is of the size given; both outlive the call.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            tree.as_raw_fd(),
-            c"".as_ptr(),
-            flags,
-            &raw const attr,
-            size_of::<libc::mount_attr>(),
-        )
-    })
-    .map(drop)
-}
-
-/// A copy of this process, as fork(2) makes one, in a new PID namespace if `new_pid_ns`, and from
-/// its first moment in the cgroup (version 2) whose directory is `cgroup`. `None` in the copy.
-pub fn fork(new_pid_ns: bool, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Option<u32>> {
+/// A copy of this process, from its first moment in the cgroup (version 2) whose directory is
+/// `cgroup`. `None` in the copy.
+pub fn fork(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Option<u32>> {
     // SAFETY: clone_args is plain integers, for which zero means "not asked for".
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
-    args.exit_signal = libc::SIGCHLD as u64;
-    if new_pid_ns {
-        args.flags |= libc::CLONE_NEWPID as u64;
+    args.flags = flags;
+    // What a sibling's end is told by is the parent's affair.
+    if flags & fork_flags::SIBLING == 0 {
+        args.exit_signal = libc::SIGCHLD as u64;
     }
     if let Some(cgroup) = cgroup {
         args.flags |= CLONE_INTO_CGROUP;
@@ -254,25 +233,6 @@ pub fn replace(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
 pub fn leave(status: c_int) -> ! {
     // SAFETY: ends the process at once.
     unsafe { libc::_exit(status) }
-}
-
-/// Mounts `source` over `target`, without following links at its end.
-pub fn bind(source: &CStr, target: &CStr) -> io::Result<()> {
-    let none = std::ptr::null();
-    // SAFETY: both are C strings that outlive the call, and MS_BIND looks at nothing else.
-    check(
-        unsafe {
-            libc::mount(
-                source.as_ptr(),
-                target.as_ptr(),
-                none,
-                libc::MS_BIND,
-                none.cast(),
-            )
-        }
-        .into(),
-    )
-    .map(drop)
 }
 
 /// A call that does nothing: prctl(2) with an option that there is not.

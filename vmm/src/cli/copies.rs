@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, LocalSet};
 
 use super::failure::Failure;
+use super::jail::Files;
 use super::process::Process;
 use super::rundir::{self, CONSOLE, SOCKET};
 use super::session::Signals;
@@ -48,6 +49,8 @@ pub struct Options {
 
 /// What all of them are made from.
 pub struct Origin {
+    /// What their jails show of the host, if they get any.
+    pub files: Option<Files>,
     /// The body of `PUT /v1/restore`, as far as it is the same for all.
     pub request: Value,
     /// There is an agent in their guests.
@@ -124,7 +127,10 @@ pub async fn one(
     files: Vec<NewFile>,
     wait: Option<Option<Duration>>,
 ) -> Result<Process, Failure> {
-    let mut unfinished = Unfinished(Some(Process::prepare(Some(id.to_owned()))?));
+    let mut unfinished = Unfinished(Some(Process::prepare(
+        Some(id.to_owned()),
+        origin.files.clone(),
+    )?));
     let process = unfinished.0.as_mut().expect("it is there until it is done");
     let mut request = origin.request.clone();
     if origin.agent {

@@ -7,7 +7,7 @@ use tine::snapshot::Loaded;
 
 use super::copies::{self, Options, Origin};
 use super::failure::Failure;
-use super::{limits, parse, rundir};
+use super::{jail, limits, parse, rundir};
 
 /// How long the image waits for the last of the copies.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -31,6 +31,8 @@ pub struct Args {
     /// Set a variable for later commands in the copies; without a value, pass it on
     #[arg(short, long = "env", value_name = "NAME[=VALUE]", value_parser = parse::variable)]
     env: Vec<(String, String)>,
+    #[command(flatten)]
+    jail: jail::Choice,
     /// The machine
     #[arg(value_name = "ID", value_parser = rundir::id)]
     id: String,
@@ -54,9 +56,15 @@ pub async fn fork(args: Args) -> Result<u8, Failure> {
     }
     // Before the machine stands still for it.
     limits::check(args.options.count, &rundir::make_root()?)?;
+    let mut files = args.jail.files()?;
     let forked = machine.fork(args.options.count, PATIENCE).await;
     let forked = forked.map_err(failed)?;
+    if let Some(files) = &mut files {
+        // By its name: what it is there for ends with it.
+        files.show(&forked.socket, true)?;
+    }
     let origin = Origin {
+        files,
         request: json!({ "fork": forked.socket }),
         agent,
         env: args.env,

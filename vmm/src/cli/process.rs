@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
@@ -13,6 +13,8 @@ use tine::config::MachineConfig;
 
 use super::exec::Place;
 use super::failure::Failure;
+use super::jail::{self, Files};
+use super::monitor::Monitor;
 use super::run::config::remote;
 use super::rundir::{self, CONSOLE, LOG, SOCKET};
 use super::session::Signals;
@@ -33,7 +35,9 @@ pub struct Process {
     pub id: String,
     /// Its directory.
     pub dir: PathBuf,
-    child: Option<Child>,
+    child: Option<Monitor>,
+    /// What its jail shows of the host, if it gets one.
+    jail: Option<Files>,
     /// The directory was there before, and stays when the start fails.
     again: bool,
     /// It is killed when this process ends, however that comes.
@@ -42,13 +46,15 @@ pub struct Process {
 
 impl Process {
     /// Makes the machine's directory; the process follows with [`Self::bring_up`].
-    pub fn prepare(id: Option<String>) -> Result<Self, Failure> {
+    /// With `jail` it gets one, in which that is shown.
+    pub fn prepare(id: Option<String>, jail: Option<Files>) -> Result<Self, Failure> {
         let id = id.unwrap_or_else(rundir::new_id);
         let dir = rundir::create(&id)?;
         Ok(Self {
             id,
             dir,
             child: None,
+            jail,
             again: false,
             tied: false,
         })
@@ -62,11 +68,12 @@ impl Process {
     }
 
     /// A process for a machine whose directory is there.
-    pub fn again(id: &str, dir: PathBuf) -> Self {
+    pub fn again(id: &str, dir: PathBuf, jail: Option<Files>) -> Self {
         Self {
             id: id.to_owned(),
             dir,
             child: None,
+            jail,
             again: true,
             tied: false,
         }
@@ -98,14 +105,18 @@ impl Process {
         let lock = File::open(&self.dir);
         let lock = lock.map_err(|err| self.failure(&err.to_string()))?;
         let _ = flock(&lock, FlockOperation::LockShared);
-        self.spawn()?;
+        if self.again && !rundir::is_served(&self.dir) {
+            // Of one that was killed. Who replaces a socket waits for that lock.
+            let _ = fs::remove_file(self.dir.join(SOCKET));
+        }
+        self.spawn().await?;
         let machine = self.connect().await?;
         work(self, &machine).await
     }
 
     /// The process's number.
     pub fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
+        self.child.as_ref().map(Monitor::pid)
     }
 
     /// A `PUT` to the process.
@@ -173,7 +184,7 @@ impl Process {
         }
     }
 
-    fn spawn(&mut self) -> Result<(), Failure> {
+    async fn spawn(&mut self) -> Result<(), Failure> {
         let program = program()?;
         let log = self.dir.join(LOG);
         let failed =
@@ -181,15 +192,22 @@ impl Process {
         let out = File::create(&log).map_err(failed)?;
         let mut command = Command::new(&program);
         command
-            .arg("--api-sock")
-            .arg(self.dir.join(SOCKET))
-            .args(["--id", &self.id])
-            .arg("--run-dir")
-            .arg(&self.dir)
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(out.try_clone().map_err(failed)?)
             .stderr(out);
+        let tied = self.tied.then(std::process::id);
+        if let Some(files) = &self.jail {
+            let started = jail::start(command, &program, &self.id, &self.dir, files, tied);
+            self.child = Some(started.await?);
+            return Ok(());
+        }
+        command
+            .arg("--api-sock")
+            .arg(self.dir.join(SOCKET))
+            .args(["--id", &self.id])
+            .arg("--run-dir")
+            .arg(&self.dir);
         let tied = self.tied.then(rustix::process::getpid);
         let prepare = move || {
             rustix::process::setsid()?;
@@ -208,7 +226,8 @@ impl Process {
         unsafe {
             command.pre_exec(prepare);
         }
-        self.child = Some(command.spawn().map_err(failed)?);
+        let child = command.spawn().map_err(failed)?;
+        self.child = Some(Monitor::of(child.id()).map_err(failed)?);
         Ok(())
     }
 
@@ -220,8 +239,7 @@ impl Process {
                 Err(err) if err.is_gone() => {}
                 Err(err) => return Err(self.failure(&err.to_string())),
             }
-            let ended = self.child.as_mut().map(Child::try_wait);
-            if let Some(Ok(Some(status))) = ended {
+            if let Some(status) = self.child.as_mut().and_then(Monitor::has_ended) {
                 return Err(self.failure(&format!("its process ended at once, {status}")));
             }
             tokio::time::sleep(LOOK).await;
@@ -248,15 +266,18 @@ impl Process {
     /// Waits for the process, which has ended or is about to.
     pub fn reap(self) {
         if let Some(mut child) = self.child {
-            let _ = child.wait();
+            child.wait();
         }
     }
 
     /// Leaves nothing behind.
     pub fn clean_up(&mut self) {
         if let Some(process) = &mut self.child {
-            let _ = process.kill();
-            let _ = process.wait();
+            process.kill();
+        }
+        if self.jail.is_some() {
+            // What cannot be removed now is by the next start of that id, or `tine gc`.
+            let _ = jail::discard(&self.id);
         }
         if !self.again {
             let _ = fs::remove_dir_all(&self.dir);
@@ -268,7 +289,7 @@ impl Process {
 fn program() -> Result<PathBuf, Failure> {
     let own = std::env::current_exe()
         .map_err(|err| Failure::new(format!("cannot find this program's own file: {err}")))?;
-    let program = own.with_file_name("tine-vmm");
+    let program = own.with_file_name(rundir::PROGRAM);
     match program.is_file() {
         true => Ok(program),
         false => Err(Failure::new(format!(

@@ -24,7 +24,7 @@ use super::rundir::{self, CONSOLE};
 use super::session::Signals;
 use super::template::Opened;
 use super::timing::Timing;
-use super::{identity, output, parse, run};
+use super::{identity, jail, output, parse, run};
 
 /// Make a machine of a snapshot, run a command in it, and remove it; or leave it running (-d)
 #[derive(clap::Args)]
@@ -58,6 +58,8 @@ pub struct Args {
     /// With -d: print a JSON object instead of the id
     #[arg(long, requires = "detach")]
     pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) jail: jail::Choice,
     /// The guest's new host name
     #[arg(long, value_name = "NAME")]
     pub(super) hostname: Option<String>,
@@ -168,7 +170,11 @@ async fn detached(mut args: Args) -> Result<u8, Failure> {
     let id = args.name.take().unwrap_or_else(rundir::new_id);
     let identity = args.identity(Some(&id))?;
     let mut template = args.template.take();
-    let mut process = Process::prepare(Some(id))?;
+    let mut files = args.jail.files()?;
+    if let Some(files) = &mut files {
+        show_snapshot(files, &snapshot, &mut args.console)?;
+    }
+    let mut process = Process::prepare(Some(id), files)?;
     let console = match &args.console {
         None => Some(process.dir.join(CONSOLE)),
         Some(ConsoleConfig::File(file)) => Some(file.clone()),
@@ -205,6 +211,24 @@ async fn detached(mut args: Args) -> Result<u8, Failure> {
     process.bring_up(signals, bring_up).await?;
     output::print(&run::words(&process, args.json, !args.command.is_empty()))?;
     Ok(0)
+}
+
+/// Shows in a jail what a snapshot's machine is made of, and where its console goes.
+pub fn show_snapshot(
+    files: &mut jail::Files,
+    snapshot: &Path,
+    console: &mut Option<ConsoleConfig>,
+) -> Result<(), Failure> {
+    files.show(snapshot, false)?;
+    if is_disks_alone(snapshot) {
+        let image = Image::built().map_err(|err| Failure::new(err.to_string()))?;
+        files.show(&image.kernel, false)?;
+        files.show(&image.initramfs, false)?;
+    }
+    match console {
+        Some(ConsoleConfig::File(file)) => files.show_console(file),
+        _ => Ok(()),
+    }
 }
 
 /// Waits until the machine is running, and starts its command.
@@ -279,7 +303,12 @@ async fn many(args: Args) -> Result<u8, Failure> {
     let opened = opened.map_err(|err| Failure::new(err.to_string()))?;
     let environment = args.template.iter();
     let environment = environment.flat_map(|opened| opened.record.environment.clone());
+    let mut files = args.jail.files()?;
+    if let Some(files) = &mut files {
+        show_snapshot(files, &snapshot, &mut None)?;
+    }
     let origin = Origin {
+        files,
         request: json!({ "snapshot": snapshot }),
         agent: opened.manifest().machine.config["agent"] == true,
         env: environment.chain(args.place.env).collect(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tine::client::Machine;
 
 use super::failure::Failure;
+use super::jail;
 use super::machines::{self, Known};
 use super::output;
 use super::pidfd::Pidfd;
@@ -65,6 +66,7 @@ pub async fn remove(id: &str, force: bool) -> Result<(), Failure> {
     if served {
         end(id, &dir).await?;
     }
+    jail::discard(id)?;
     fs::remove_dir_all(&dir)
         .map_err(|err| Failure::new(format!("cannot remove {}: {err}", dir.display())))
 }

@@ -20,6 +20,8 @@ pub const SOCKET: &str = "api.sock";
 pub const CONSOLE: &str = "console.log";
 /// Name of the file with what the machine's process prints.
 pub const LOG: &str = "vmm.log";
+/// Name of the program that is a machine.
+pub const PROGRAM: &str = "tine-vmm";
 /// Longest path of a socket: `sun_path` without its NUL.
 const MAX_SOCKET_PATH: usize = 107;
 /// Most characters of an id.

@@ -14,7 +14,7 @@ use super::pidfd::Pidfd;
 use super::process::Process;
 use super::rundir::{self, SOCKET};
 use super::session::Signals;
-use super::{output, parse};
+use super::{jail, output, parse};
 
 /// How long a guest may take to end its processes and write its disks, when nothing is said.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -51,6 +51,8 @@ pub struct Start {
     /// Do not wait for the guest's agent
     #[arg(long)]
     no_wait: bool,
+    #[command(flatten)]
+    jail: jail::Choice,
     /// The machine
     #[arg(value_name = "ID", value_parser = rundir::id)]
     id: String,
@@ -84,7 +86,11 @@ pub async fn start(args: Start) -> Result<u8, Failure> {
     }
     let config = read(&args.id, &dir)?;
     let signals = Signals::watch()?;
-    let mut process = Process::again(&args.id, dir);
+    let mut files = args.jail.files()?;
+    if let Some(files) = &mut files {
+        files.show_written(&config)?;
+    }
+    let mut process = Process::again(&args.id, dir, files);
     let bring_up = async |process: &Process, machine: &Machine| {
         process.put(machine, "/v1/config", &config).await?;
         let action = json!({ "action_type": "InstanceStart" });

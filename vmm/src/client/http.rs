@@ -139,6 +139,7 @@ impl Http {
             headers.insert(UPGRADE, HeaderValue::from_static(protocol));
         }
         let stream = self.connect().await?;
+        let peer = stream.peer_cred().ok().and_then(|peer| peer.pid());
         let (mut sender, connection) = http1::Builder::new()
             .max_buf_size(MAX_HEAD)
             .max_headers(MAX_HEADERS)
@@ -146,7 +147,8 @@ impl Http {
             .await?;
         // Whatever ends it, the one who waits for the answer is told.
         tokio::spawn(async move { drop(connection.with_upgrades().await) });
-        let answer = sender.send_request(request).await?;
+        let mut answer = sender.send_request(request).await?;
+        answer.extensions_mut().insert(Peer(peer));
         match answer.status() {
             StatusCode::SWITCHING_PROTOCOLS if upgrade.is_some() => Ok(answer),
             status if status.is_success() => Ok(answer),
@@ -165,9 +167,7 @@ impl Http {
         body: Body,
     ) -> Result<T, Error> {
         let answer = self.send(method, target, None, body).await?;
-        let bytes = collect(answer.into_body(), MAX_JSON).await?;
-        serde_json::from_slice(&bytes)
-            .map_err(|err| Error::protocol(format!("its answer to {target}: {err}")))
+        read_json(answer, target).await
     }
 
     /// Sends a request whose answer says nothing but that it was carried out.
@@ -201,6 +201,26 @@ impl Http {
             Err(_) => Err(Error::protocol("the connection is not its own any more")),
         }
     }
+}
+
+/// The process that an answer came from.
+#[derive(Clone, Copy)]
+struct Peer(Option<i32>);
+
+/// The number, here, of the process that an answer came from.
+pub fn peer(answer: &Response<Incoming>) -> Option<u32> {
+    let Peer(pid) = answer.extensions().get::<Peer>()?;
+    u32::try_from((*pid)?).ok().filter(|pid| *pid > 0)
+}
+
+/// Reads a JSON answer to `target`.
+pub async fn read_json<T: DeserializeOwned>(
+    answer: Response<Incoming>,
+    target: &str,
+) -> Result<T, Error> {
+    let bytes = collect(answer.into_body(), MAX_JSON).await?;
+    serde_json::from_slice(&bytes)
+        .map_err(|err| Error::protocol(format!("its answer to {target}: {err}")))
 }
 
 /// The next piece of a body; `None` at its end.

@@ -89,14 +89,24 @@ impl Machine {
 
     /// What the machine is doing.
     pub async fn status(&self) -> Result<Status, Error> {
-        self.get("/v1/machine").await
+        self.ask_status("/v1/machine").await
+    }
+
+    async fn ask_status(&self, target: &str) -> Result<Status, Error> {
+        let answer = self.0.send(Method::GET, target, None, Body::empty());
+        let answer = answer.await?;
+        let peer = http::peer(&answer);
+        let mut status: Status = http::read_json(answer, target).await?;
+        // In a PID namespace of its own the process does not know its number here.
+        status.pid = status.pid.map(|own| peer.unwrap_or(own));
+        Ok(status)
     }
 
     /// Waits until the machine is running: an exec sent from then on is accepted. A machine that
     /// will never be, or is not in time, is an error.
     pub async fn wait_until_running(&self, limit: Duration) -> Result<Status, Error> {
         let millis = limit.as_millis();
-        self.get(&format!("/v1/machine?wait=running&timeout={millis}ms"))
+        self.ask_status(&format!("/v1/machine?wait=running&timeout={millis}ms"))
             .await
     }
 

@@ -26,7 +26,7 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     if args.gc {
-        let collected = collect(&args.chroot_base_dir)?;
+        let collected = collect(&args.chroot_base_dir, false)?;
         for (path, reason) in &collected.left {
             say(&format!("{} stays: {reason}", path.display()));
         }

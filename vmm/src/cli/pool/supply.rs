@@ -23,6 +23,7 @@ use crate::cli::process::Process;
 use crate::cli::rundir::{self, SOCKET};
 use crate::cli::session::Signals;
 use crate::cli::template::{Named, Store};
+use crate::cli::{jail, restore};
 
 /// Between attempts when none can be made.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -189,7 +190,12 @@ impl Supply {
             version: Some(marker.version),
         };
         let opened = self.store.open(&template)?;
+        let mut files = jail::Choice::default().files()?;
+        if let Some(files) = &mut files {
+            restore::show_snapshot(files, &opened.snapshot, &mut None)?;
+        }
         let origin = Origin {
+            files,
             request: json!({ "snapshot": opened.snapshot }),
             agent: true,
             env: opened.record.environment.clone().into_iter().collect(),

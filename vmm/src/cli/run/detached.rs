@@ -24,7 +24,11 @@ pub async fn start(args: Args) -> Result<u8, Failure> {
         ));
     }
     let signals = Signals::watch()?;
-    let mut process = Process::prepare(args.name.clone())?;
+    let mut files = args.jail.files()?;
+    if let Some(files) = &mut files {
+        files.show_machine(&mut config)?;
+    }
+    let mut process = Process::prepare(args.name.clone(), files)?;
     keep_console(
         &mut config,
         args.console.is_some(),

@@ -20,7 +20,7 @@ use super::failure::Failure;
 use super::foreground::{self, Job, OnEnd, Ready, RunError};
 use super::template::Named;
 use super::timing::Timing;
-use super::{parse, rundir};
+use super::{jail, parse, rundir};
 
 /// Boot a machine, run a command in it, and remove it; or leave it running (-d)
 #[derive(clap::Args)]
@@ -104,6 +104,8 @@ pub struct Args {
     timeout: Option<Duration>,
     #[command(flatten)]
     place: Place,
+    #[command(flatten)]
+    jail: jail::Choice,
     /// Boot, also where a machine of this kind has been booted before and could go on from there
     #[arg(long)]
     cold: bool,

@@ -22,6 +22,7 @@ pub fn run(mut args: Args, named: &Named) -> Result<u8, Failure> {
         no_wait: args.no_wait,
         json: args.json,
         hostname: None,
+        jail: args.jail,
         files: args.files,
         console: args.console,
         timeout: args.timeout,

@@ -22,6 +22,7 @@ use super::record::{self, Version};
 use super::store::Store;
 use crate::cli::exit::TIMED_OUT;
 use crate::cli::failure::Failure;
+use crate::cli::jail::{Choice, Files};
 use crate::cli::process::Process;
 use crate::cli::run::config::keep_console;
 use crate::cli::rundir::{self, CONSOLE};
@@ -75,9 +76,17 @@ pub async fn build(args: Args) -> Result<u8, Failure> {
     let building = store.begin()?;
     let id = building.machine_id();
     building.note_machine(&rundir::root()?.join(&id))?;
-    let mut process = Process::prepare(Some(id))?.ending_with_this_one();
+    let mut booting = match &plan.from {
+        From::Snapshot(_) => None,
+        From::Image(_) | From::Nothing => Some(config(&plan, &building)?),
+    };
+    let mut files = Choice::default().files()?;
+    if let Some(files) = &mut files {
+        show(files, &plan, &building, &mut booting)?;
+    }
+    let mut process = Process::prepare(Some(id), files)?.ending_with_this_one();
     let bring_up = async |process: &Process, machine: &Machine| {
-        let made = make(&plan, &building, process, machine);
+        let made = make(&plan, booting, &building, process, machine);
         let Some(limit) = args.timeout else {
             return made.await;
         };
@@ -121,9 +130,29 @@ pub async fn build(args: Args) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// Shows in a jail what the machine is made of, and where it becomes a version.
+fn show(
+    files: &mut Files,
+    plan: &Plan,
+    building: &Building,
+    booting: &mut Option<MachineConfig>,
+) -> Result<(), Failure> {
+    if let Some(dir) = building.snapshot().parent() {
+        files.show(dir, true)?;
+    }
+    if let From::Snapshot(dir) = &plan.from {
+        restore::show_snapshot(files, dir, &mut None)?;
+    }
+    match booting {
+        Some(config) => files.show_machine(config),
+        None => Ok(()),
+    }
+}
+
 /// Starts the machine, prepares it, and takes the snapshot.
 async fn make(
     plan: &Plan,
+    mut config: Option<MachineConfig>,
     building: &Building,
     process: &Process,
     machine: &Machine,
@@ -131,18 +160,17 @@ async fn make(
     let console = process.dir.join(CONSOLE);
     let serial = json!({ "serial_out_path": console });
     process.put(machine, "/serial", &serial).await?;
-    let mut config = match &plan.from {
+    match &plan.from {
         From::Snapshot(dir) if restore::is_disks_alone(dir) => {
             let booting = restore::booting(dir, None, &process.dir);
-            Some(booting.map_err(|err| process.failure(&err.to_string()))?.0)
+            config = Some(booting.map_err(|err| process.failure(&err.to_string()))?.0);
         }
         From::Snapshot(dir) => {
             let request = json!({ "snapshot": dir });
             process.put(machine, "/v1/restore", &request).await?;
-            None
         }
-        From::Image(_) | From::Nothing => Some(config(plan, building)?),
-    };
+        From::Image(_) | From::Nothing => {}
+    }
     if let Some(config) = &mut config {
         keep_console(config, false, &console);
         let check = config.check();

@@ -1,0 +1,212 @@
+//! `tine run -d --jail`: what the machine's process finds itself in, as the host sees it, and what is
+//! left when it is gone.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use tine_tests::cli::{Place, eventually, with_vmm};
+use tine_tests::jail::{alive, private_mounts};
+use tine_tests::{guest, text};
+
+/// The first of the users that machines are.
+const FIRST_USER: u32 = 0x7000_0000;
+
+/// In a mount namespace of the test's own, with an empty `/run`.
+fn place() -> Place {
+    private_mounts();
+    with_vmm();
+    Place::new()
+}
+
+/// The command line of a machine with a bare-metal guest, which has no agent.
+fn start(place: &Place, name: &str, kernel: &Path, more: &[&str]) -> Command {
+    let mut command = place.tine(["run", "-d", "--jail", "--no-wait", "--memory", "64M"]);
+    command.args(["--name", name]).args(more).arg("--kernel");
+    command.arg(kernel);
+    command
+}
+
+fn started(place: &Place, name: &str, more: &[&str]) {
+    let output = start(place, name, &guest("hang"), more).output().unwrap();
+    assert_eq!(text(&output.stderr), "");
+    assert_eq!(text(&output.stdout), format!("{name}\n"));
+}
+
+fn pid(place: &Place, id: &str) -> i32 {
+    let all: Value = serde_json::from_str(&place.ok(["inspect", "--json", id])).unwrap();
+    all["pid"].as_i64().unwrap() as i32
+}
+
+/// A line of `/proc/PID/status`, its blanks made one.
+fn status(pid: i32, key: &str) -> String {
+    let all = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = all.lines().find_map(|line| line.strip_prefix(key));
+    let words = line.unwrap_or_default().trim_start_matches(':');
+    words.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn namespace(pid: &str, kind: &str) -> u64 {
+    fs::metadata(format!("/proc/{pid}/ns/{kind}"))
+        .unwrap()
+        .ino()
+}
+
+/// The names in a directory, sorted.
+fn names(dir: impl AsRef<Path>) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap().flatten();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_machine_is_nobody_nowhere_with_nothing() {
+    let place = place();
+    started(&place, "one", &[]);
+    let pid = pid(&place, "one");
+    let uid = status(pid, "Uid");
+    let user: u32 = uid.split(' ').next().unwrap().parse().unwrap();
+    assert!(user >= FIRST_USER, "{uid}");
+    assert_eq!(uid, format!("{user} {user} {user} {user}"));
+    assert_eq!(status(pid, "Gid"), uid);
+    for (key, wanted) in [
+        ("Groups", ""),
+        ("CapInh", "0000000000000000"),
+        ("CapPrm", "0000000000000000"),
+        ("CapEff", "0000000000000000"),
+        ("CapBnd", "0000000000000000"),
+        ("CapAmb", "0000000000000000"),
+        ("NoNewPrivs", "1"),
+        ("Seccomp", "2"),
+    ] {
+        assert_eq!(status(pid, key), wanted, "{key}");
+    }
+    assert_eq!(status(pid, "NSpid"), format!("{pid} 1"));
+    let number = pid.to_string();
+    for kind in ["mnt", "pid", "ipc", "uts", "net", "cgroup", "user"] {
+        assert_ne!(namespace(&number, kind), namespace("self", kind), "{kind}");
+    }
+    assert!(fs::read(format!("/proc/{pid}/environ")).unwrap().is_empty());
+    // It sees its own directory, its kernel, and three device nodes.
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let own = fs::canonicalize(place.run().join("one")).unwrap();
+    let kernel = fs::canonicalize(guest("hang")).unwrap();
+    let mut shown = [&own, &kernel]
+        .map(|path| path.display().to_string())
+        .to_vec();
+    shown.extend(["/".to_owned(), "/dev".to_owned()]);
+    shown.sort();
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+    let lines = mounts.lines().map(|line| line.split(' ').nth(4).unwrap());
+    let mut seen: Vec<String> = lines.map(str::to_owned).collect();
+    seen.sort();
+    assert_eq!(seen, shown, "{mounts}");
+    assert_eq!(names(root.join("dev")), ["kvm", "net", "urandom"]);
+    let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap());
+    assert_eq!(names(inside(kernel.parent().unwrap())), ["hang.elf"]);
+    assert_eq!(names(inside(&place.run())), ["one"], "no other machine");
+    for missing in ["proc", "sys", "etc", "usr", "bin", "home", "root"] {
+        assert!(!root.join(missing).exists(), "{missing}");
+    }
+    // What it writes is root's on the host.
+    let socket = fs::metadata(own.join("api.sock")).unwrap();
+    assert_eq!((socket.uid(), socket.gid()), (0, 0));
+    assert_eq!(fs::metadata(&own).unwrap().uid(), 0);
+    eventually(|| place.ok(["logs", "one"]) == "A");
+    assert_eq!(place.ok(["rm", "-f", "one"]), "one\n");
+    assert!(!alive(pid));
+    assert_eq!(names(place.run()), [] as [&str; 0]);
+}
+
+#[test]
+fn no_two_machines_are_the_same_user() {
+    let place = place();
+    let ids = ["a", "b", "c"];
+    ids.iter().for_each(|id| started(&place, id, &[]));
+    let mut users = ids.map(|id| status(pid(&place, id), "Uid"));
+    users.sort();
+    assert!(users[0] != users[1] && users[1] != users[2], "{users:?}");
+    place.ok(["rm", "-f", "a", "b", "c"]);
+}
+
+#[test]
+fn without_a_jail_it_is_said_loudly() {
+    let place = place();
+    let kernel = guest("hang");
+    let output = start(&place, "m", &kernel, &["--no-jail"])
+        .output()
+        .unwrap();
+    let said = text(&output.stderr);
+    assert!(said.starts_with("tine: NO JAIL: "), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let pid = pid(&place, "m");
+    assert_eq!(status(pid, "Uid"), "0 0 0 0");
+    place.ok(["rm", "-f", "m"]);
+}
+
+#[test]
+fn a_start_that_fails_leaves_nothing_and_says_why() {
+    let place = place();
+    let passwd = Path::new("/etc/passwd");
+    let output = start(&place, "m", passwd, &[]).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("neither an ELF kernel"), "{said}");
+    let output = start(&place, "m", &guest("hang"), &["--disk", "/dev/null"])
+        .output()
+        .unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("--no-jail"), "{said}");
+    // Where others can write, no jail is made: the reason comes from within.
+    let jails = place.run().join(".jails");
+    fs::create_dir(&jails).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    fs::set_permissions(&jails, open).unwrap();
+    let output = start(&place, "m", &guest("hang"), &[]).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("chmod go-w"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    fs::remove_dir(&jails).unwrap();
+    assert_eq!(names(place.run()), [] as [&str; 0]);
+}
+
+#[test]
+fn files_are_reached_by_links_and_disks_stay_whose_they_were() {
+    let place = place();
+    let (kernel, disk) = (place.path("kernel"), place.path("disk"));
+    symlink(guest("hang"), &kernel).unwrap();
+    fs::write(&disk, [0; 1 << 16]).unwrap();
+    std::os::unix::fs::chown(&disk, Some(1234), Some(1235)).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(&disk, mode).unwrap();
+    let console = place.path("console");
+    let more = ["--disk", "disk", "--console", "console"];
+    let output = start(&place, "m", &kernel, &more).output().unwrap();
+    assert_eq!(text(&output.stderr), "");
+    eventually(|| fs::read(&console).is_ok_and(|said| said == b"A"));
+    place.ok(["rm", "-f", "m"]);
+    let meta = fs::metadata(&disk).unwrap();
+    assert_eq!(
+        (meta.uid(), meta.gid(), meta.mode() & 0o777),
+        (1234, 1235, 0o600)
+    );
+}
+
+#[test]
+fn after_sigkill_the_same_id_is_removed_and_starts_again() {
+    let place = place();
+    for _ in 0..2 {
+        started(&place, "m", &[]);
+        let pid = pid(&place, "m");
+        // SAFETY: kill takes two integers, and the process is the machine's own.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        eventually(|| !alive(pid));
+        place.ok(["rm", "m"]);
+        assert_eq!(names(place.run()), [] as [&str; 0]);
+    }
+}

@@ -1,0 +1,208 @@
+//! Machines in jails: whether one is wanted, and what of the host is shown in it.
+
+mod start;
+
+pub use start::{discard, start};
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tine::config::{ConsoleConfig, MachineConfig};
+
+use super::failure::Failure;
+
+/// Set, it asks for jails, or for none, where the words do not.
+const WISH: &str = "TINE_JAIL";
+const NO_WISH: &str = "TINE_NO_JAIL";
+
+/// Whether machines are started in jails.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Choice {
+    /// Start the machine's process in a jail: as a user of its own, seeing nothing of the host but the
+    /// machine's files (as root; TINE_JAIL=1 does the same)
+    #[arg(long, overrides_with = "no_jail")]
+    jail: bool,
+    /// Start the machine's process without a jail, as this user and in sight of all of the host
+    /// (TINE_NO_JAIL=1 does the same)
+    #[arg(long)]
+    no_jail: bool,
+}
+
+impl Choice {
+    /// What is shown in the jail, nothing so far; `None` where there is to be none.
+    pub fn files(&self) -> Result<Option<Files>, Failure> {
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let wanted = match (self.no_jail, self.jail) {
+            (true, _) => false,
+            (_, true) => true,
+            _ => set(WISH) && !set(NO_WISH),
+        };
+        if self.no_jail || (set(NO_WISH) && !self.jail) {
+            eprintln!(
+                "tine: NO JAIL: the machine's process runs as this user, in sight of all of the \
+                 host, under its system call filters alone"
+            );
+        }
+        match wanted && !rustix::process::geteuid().is_root() {
+            true => Err(Failure::new(
+                "only root can start a machine in a jail by itself: leave --jail out, or use \
+                 `tine-jailer`, which makes what an ordinary user may have",
+            )),
+            false => Ok(wanted.then(Files::default)),
+        }
+    }
+}
+
+/// A file or directory of the host, shown under the path that it has there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Shown {
+    path: PathBuf,
+    writable: bool,
+}
+
+/// What of the host is shown in a jail, besides the machine's own directory.
+#[derive(Debug, Clone, Default)]
+pub struct Files(Vec<Shown>);
+
+impl Files {
+    /// Shows what is at a path, and gives the path that it has in the jail: the plain one, which
+    /// leads through no links.
+    pub fn show(&mut self, path: &Path, writable: bool) -> Result<PathBuf, Failure> {
+        let plain = fs::canonicalize(path)
+            .map_err(|err| Failure::new(format!("cannot open {}: {err}", path.display())))?;
+        if plain.starts_with("/dev") {
+            return Err(Failure::new(format!(
+                "{} is a device of the host, which a jail does not have: use a file, or --no-jail",
+                path.display()
+            )));
+        }
+        match self.0.iter_mut().find(|shown| shown.path == plain) {
+            Some(shown) => shown.writable |= writable,
+            None => self.0.push(Shown {
+                path: plain.clone(),
+                writable,
+            }),
+        }
+        Ok(plain)
+    }
+
+    /// Shows all that a machine to be booted is made of.
+    pub fn show_machine(&mut self, config: &mut MachineConfig) -> Result<(), Failure> {
+        config.kernel = self.show(&config.kernel, false)?;
+        if let Some(initrd) = &mut config.initrd {
+            *initrd = self.show(initrd, false)?;
+        }
+        for drive in &mut config.drives {
+            drive.path = self.show(&drive.path, !drive.read_only)?;
+            for lower in &mut drive.lower {
+                lower.path = self.show(&lower.path, false)?;
+            }
+        }
+        match &mut config.console {
+            ConsoleConfig::File(file) => self.show_console(file),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same of a machine that has been written down as the body of a `PUT /v1/config`.
+    pub fn show_written(&mut self, config: &Value) -> Result<(), Failure> {
+        let path = |value: &Value| value.as_str().map(PathBuf::from);
+        for file in ["kernel", "initrd"] {
+            if let Some(file) = path(&config[file]) {
+                self.show(&file, false)?;
+            }
+        }
+        for drive in config["drives"].as_array().into_iter().flatten() {
+            let lower = drive["lower"].as_array().into_iter().flatten();
+            for lower in lower.filter_map(|lower| path(&lower["path"])) {
+                self.show(&lower, false)?;
+            }
+            if let Some(file) = path(&drive["path"]) {
+                self.show(&file, drive["read_only"] != true)?;
+            }
+        }
+        match path(&config["console"]) {
+            Some(mut file) if file.is_absolute() => self.show_console(&mut file),
+            _ => Ok(()),
+        }
+    }
+
+    /// Shows a console's file, which is made if it is not there.
+    pub fn show_console(&mut self, file: &mut PathBuf) -> Result<(), Failure> {
+        if !file.exists() {
+            let made = OpenOptions::new().create(true).append(true).open(&*file);
+            made.map_err(|err| Failure::new(format!("cannot make {}: {err}", file.display())))?;
+        }
+        *file = self.show(file, true)?;
+        Ok(())
+    }
+
+    /// All of it, but what lies in `own`, or in a directory that is shown as a whole.
+    fn all<'a>(&'a self, own: &'a Path) -> impl Iterator<Item = &'a Shown> {
+        let inside = move |path: &Path| {
+            let mut others = self.0.iter().map(|shown| shown.path.as_path());
+            path.starts_with(own) || others.any(|other| other != path && path.starts_with(other))
+        };
+        self.0.iter().filter(move |shown| !inside(&shown.path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(files: &Files, own: &Path) -> Vec<(PathBuf, bool)> {
+        let all = files.all(own);
+        all.map(|shown| (shown.path.clone(), shown.writable))
+            .collect()
+    }
+
+    #[test]
+    fn each_file_is_shown_once_with_the_rights_that_any_use_needs() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = fs::canonicalize(dir.path()).unwrap();
+        let (own, disk, link) = (dir.join("own"), dir.join("disk"), dir.join("link"));
+        fs::create_dir(&own).unwrap();
+        for file in [&disk, &own.join("layer")] {
+            fs::write(file, "").unwrap();
+        }
+        std::os::unix::fs::symlink(&disk, &link).unwrap();
+        let mut files = Files::default();
+        assert_eq!(files.show(&link, false).unwrap(), disk);
+        files.show(&disk, true).unwrap();
+        files.show(&own.join("layer"), true).unwrap();
+        assert_eq!(shown(&files, &own), [(disk.clone(), true)]);
+        files.show(&dir, false).unwrap();
+        assert_eq!(shown(&files, &own), [(dir, false)]);
+        let missing = files.show(&own.join("none"), false).unwrap_err();
+        assert!(missing.words.contains("none"), "{missing}");
+        assert!(files.show(Path::new("/dev/null"), true).is_err());
+    }
+
+    #[test]
+    fn a_machine_that_was_written_down_is_shown_with_all_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = fs::canonicalize(dir.path()).unwrap();
+        let file = |name: &str| {
+            fs::write(dir.join(name), "").unwrap();
+            dir.join(name)
+        };
+        let config = serde_json::json!({
+            "kernel": file("k"), "initrd": null, "console": dir.join("console"),
+            "drives": [{
+                "path": file("top"), "read_only": false, "lower": [{"path": file("base")}],
+            }],
+        });
+        let mut files = Files::default();
+        files.show_written(&config).unwrap();
+        let wanted = [
+            ("k", false),
+            ("base", false),
+            ("top", true),
+            ("console", true),
+        ];
+        let wanted = wanted.map(|(name, writable)| (dir.join(name), writable));
+        assert_eq!(shown(&files, Path::new("/none")), wanted);
+    }
+}

@@ -1,0 +1,200 @@
+//! Starting a machine's process in its jail, and removing the jail.
+//!
+//! The jail is planned here and made by a copy of this process, which becomes the machine's. What it
+//! is given lies where it lies on the host, so that paths mean the same on both sides, and what root
+//! keeps for the machine is the machine's own there: its user is one that nobody else has.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::rand::{GetRandomFlags, getrandom};
+use tine_jailer::{Bind, Config, Forked, Host, JailError, Plan, enter};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+
+use super::Files;
+use crate::cli::failure::Failure;
+use crate::cli::leftover;
+use crate::cli::monitor::Monitor;
+use crate::cli::rundir::{self, SOCKET};
+
+/// Where jails are made, in the place of the machines.
+const BASE: &str = ".jails";
+/// The first user of a range that distributions, containers and systemd leave alone, and how many
+/// there are (systemd's "Users, Groups, UIDs and GIDs"). Each machine is another user, drawn by lot:
+/// two of a hundred machines are the same one in four of 100000 cases, and other walls stand between
+/// them.
+const FIRST_USER: u32 = 0x7000_0000;
+const USERS: u32 = 1 << 27;
+
+/// Where the jails of this user's machines are.
+pub fn base() -> Result<PathBuf, Failure> {
+    Ok(rundir::root()?.join(BASE))
+}
+
+/// Starts `program` as the machine `id`, whose directory is `dir`, in a jail. `command` has its
+/// standard input and outputs, and `tied` is the process that it is to end with.
+pub async fn start(
+    mut command: Command,
+    program: &Path,
+    id: &str,
+    dir: &Path,
+    files: &Files,
+    tied: Option<u32>,
+) -> Result<Monitor, Failure> {
+    let failed = |what: &str, err: &dyn std::fmt::Display| {
+        Failure::new(format!("cannot {what} the jail of machine {id}: {err}"))
+    };
+    // Nobody removes the place while there is nothing in it yet.
+    let held = hold_base().map_err(|err| failed("find a place for", &err))?;
+    let (hear, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        .map_err(|err| failed("start", &err))?;
+    let plan = plan(program, id, dir, files, tied, tell.as_raw_fd());
+    let plan = plan.map_err(|err| failed("plan", &err))?;
+    let number = tell.as_raw_fd();
+    let become_monitor = move || {
+        rustix::process::setsid()?;
+        become_monitor(&plan, number)
+    };
+    // SAFETY: the copy of this process has this thread alone. The C library's fork leaves its heap
+    // usable there, and nothing of what is called takes another lock of this process.
+    unsafe {
+        command.pre_exec(become_monitor);
+    }
+    let child = command.spawn().map_err(|err| failed("start", &err))?;
+    drop(tell);
+    let said = hear_all(hear).await;
+    let mut maker = Monitor::of(child.id()).map_err(|err| failed("start", &err))?;
+    maker.wait();
+    drop(held);
+    let said = said.map_err(|err| failed("hear of", &err))?;
+    let (pid, words) = said.split_once('\n').unwrap_or(("", &said));
+    let monitor = pid.parse().ok().map(Monitor::of).transpose();
+    match (monitor.map_err(|err| failed("hear of", &err))?, words) {
+        (Some(monitor), "") => Ok(monitor),
+        (None, "") => Err(failed("make", &"its process was killed")),
+        (monitor, words) => {
+            // It has ended, and only its status is left.
+            monitor.map(|mut monitor| monitor.wait());
+            Err(failed("make", &words))
+        }
+    }
+}
+
+async fn hear_all(from: OwnedFd) -> io::Result<String> {
+    let mut said = String::new();
+    let mut receiver = pipe::Receiver::from_owned_fd(from)?;
+    receiver.read_to_string(&mut said).await?;
+    Ok(said)
+}
+
+fn plan(
+    program: &Path,
+    id: &str,
+    dir: &Path,
+    files: &Files,
+    tied: Option<u32>,
+    tell: RawFd,
+) -> Result<Plan, Box<dyn std::error::Error>> {
+    let program = std::fs::canonicalize(program)?;
+    let dir = std::fs::canonicalize(dir)?;
+    let user = user()?;
+    let mut config = Config::new(id.parse()?, program, user, user);
+    config.base = dir.with_file_name(BASE);
+    config.new_pid_ns = true;
+    config.sibling = true;
+    config.end_with_parent = tied;
+    // It stands beside this very program.
+    config.linked_program = true;
+    config.until_program = vec![tell];
+    let bind = |path: &Path, writable| Bind {
+        source: path.into(),
+        target: path.into(),
+        writable,
+        owned: true,
+    };
+    let shown = files.all(&dir);
+    config.binds = shown
+        .map(|shown| bind(&shown.path, shown.writable))
+        .collect();
+    config.binds.push(bind(&dir, true));
+    config.arguments = vec![
+        "--api-sock".into(),
+        dir.join(SOCKET).into(),
+        "--run-dir".into(),
+        dir.into(),
+    ];
+    let host = Host::gather(&config.cgroup);
+    Ok(tine_jailer::plan(&config, &host)?)
+}
+
+/// Makes the place of the jails, if it is not there, and holds it until the result is dropped.
+fn hold_base() -> Result<File, Box<dyn std::error::Error>> {
+    let base = base().map_err(|failure| failure.words)?;
+    loop {
+        match DirBuilder::new().mode(0o700).create(&base) {
+            Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err.into()),
+            _ => {}
+        }
+        let held = File::open(&base)?;
+        flock(&held, FlockOperation::LockShared)?;
+        if leftover::is_named(&base, &held) {
+            return Ok(held);
+        }
+    }
+}
+
+/// Removes the place of the jails, if nothing is in it and nobody is about to change that.
+pub fn drop_base(base: &Path) {
+    // With somebody there it stays, and goes another time.
+    if leftover::own(base).is_some() {
+        let _ = std::fs::remove_dir(base);
+    }
+}
+
+fn user() -> io::Result<u32> {
+    let mut random = [0; 4];
+    getrandom(&mut random, GetRandomFlags::empty())?;
+    Ok(FIRST_USER + u32::from_ne_bytes(random) % USERS)
+}
+
+/// Makes the jail around this process, a copy of the one that is waited for at the other end of
+/// `tell`, which is told the number of the new process and what went wrong.
+fn become_monitor(plan: &Plan, tell: RawFd) -> io::Result<()> {
+    let note = |text: &str| {
+        let _ = writeln!(io::stderr(), "tine: {text}");
+    };
+    let (pid, said) = match enter(plan, &note) {
+        Ok(Forked::Runs { pid }) => (Some(pid), String::new()),
+        Ok(Forked::Ended { .. }) => (None, "it was watched, which nobody asked for".to_owned()),
+        Err(JailError::Sibling { pid, said }) => (Some(pid), said),
+        Err(err) => (None, err.to_string()),
+    };
+    let pid = pid.map_or_else(String::new, |pid| pid.to_string());
+    tine::process::leave_telling(tell, format!("{pid}\n{said}").as_bytes())
+}
+
+/// Removes the jail of the machine `id`, which has ended, if it had one.
+pub fn discard(id: &str) -> Result<(), Failure> {
+    let base = base()?;
+    if !base.is_dir() {
+        return Ok(());
+    }
+    let failed = |why: &dyn std::fmt::Display| {
+        Failure::new(format!("cannot remove the jail of machine {id}: {why}"))
+    };
+    let collected = tine_jailer::discard(&base, rundir::PROGRAM, id);
+    match collected.map_err(|err| failed(&err))?.left.pop() {
+        None => {
+            drop_base(&base);
+            Ok(())
+        }
+        Some((_, why)) => Err(failed(&why)),
+    }
+}
