@@ -25,6 +25,7 @@ mod program;
 mod root;
 mod run_once;
 pub mod seccomp;
+mod show;
 mod state;
 mod sys;
 
@@ -37,3 +38,4 @@ pub use error::JailError;
 pub use gc::{Collected, collect, discard};
 pub use host::Host;
 pub use plan::{MountsBy, Namespace, NetworkBy, Plan, PlanError, Resource, Step, plan};
+pub use show::Inhabited;

@@ -89,9 +89,34 @@ fn take_owned(
 /// A file or directory of the host, on its way into the jail.
 pub(crate) struct Taken {
     tree: OwnedFd,
-    /// What it is mounted over.
-    point: OwnedFd,
+    directory: bool,
     target: PathBuf,
+}
+
+/// A copy of the mount of what `bind` names, and whether that is a directory.
+pub(crate) fn take_tree(
+    bind: &Bind,
+    owners: &mut Owners<'_>,
+) -> Result<(OwnedFd, bool), JailError> {
+    let source = paths::open(&bind.source, OFlags::PATH)?;
+    let stat = fstat(&source).map_err(failed(format!("look at {}", bind.source.display())))?;
+    let directory = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir();
+    let mut flags = ROOT_FLAGS;
+    if !bind.writable {
+        flags |= mount_flags::READ_ONLY;
+    }
+    if !bind.owned {
+        return Ok((take(source.as_fd(), flags)?, directory));
+    }
+    let owner = (stat.st_uid, stat.st_gid);
+    match take_owned(source.as_fd(), owner, flags, owners)? {
+        Some(tree) => Ok((tree, directory)),
+        None => Err(paths::refuse(
+            &bind.source,
+            "cannot be shown as the machine's own: its file system has no ID-mapped mounts; put it \
+             on another one, or start the machine without a jail",
+        )),
+    }
 }
 
 /// Takes what `bind` names, and makes something to mount it over. Appends what was made.
@@ -101,33 +126,14 @@ pub(crate) fn take_bind(
     owners: &mut Owners<'_>,
     made: &mut Vec<PathBuf>,
 ) -> Result<Taken, JailError> {
-    let source = paths::open(&bind.source, OFlags::PATH)?;
-    let stat = fstat(&source).map_err(failed(format!("look at {}", bind.source.display())))?;
-    let directory = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir();
-    let mut flags = ROOT_FLAGS;
-    if !bind.writable {
-        flags |= mount_flags::READ_ONLY;
-    }
-    let tree = match bind.owned {
-        false => take(source.as_fd(), flags)?,
-        true => {
-            let owner = (stat.st_uid, stat.st_gid);
-            let tree = take_owned(source.as_fd(), owner, flags, owners)?;
-            tree.ok_or_else(|| {
-                paths::refuse(
-                    &bind.source,
-                    "cannot be shown as the machine's own: its file system has no ID-mapped mounts",
-                )
-            })?
-        }
-    };
+    let (tree, directory) = take_tree(bind, owners)?;
     let target = bind.target.strip_prefix("/").unwrap_or(&bind.target);
     let (point, new) = paths::mount_point(root, target, directory)?;
     drop(point);
     made.extend(new);
     Ok(Taken {
         tree,
-        point: source,
+        directory,
         target: target.into(),
     })
 }
@@ -179,9 +185,7 @@ fn take_nodes() -> Result<Vec<(&'static str, OwnedFd)>, JailError> {
 
 fn attach_binds(root: BorrowedFd<'_>, binds: &[Taken]) -> Result<(), JailError> {
     for bind in binds {
-        let directory = fstat(&bind.point).map_err(failed("look at a mount"))?;
-        let directory = rustix::fs::FileType::from_raw_mode(directory.st_mode).is_dir();
-        let (point, _) = paths::mount_point(root, &bind.target, directory)?;
+        let (point, _) = paths::mount_point(root, &bind.target, bind.directory)?;
         namespace::attach(bind.tree.as_fd(), point.as_fd(), "")?;
     }
     Ok(())

@@ -16,6 +16,7 @@ mod failure;
 mod foreground;
 mod fork;
 mod forward;
+mod gc;
 mod identity;
 mod inspect;
 mod jail;
@@ -82,6 +83,7 @@ enum Command {
     Stop(stop::Stop),
     Start(stop::Start),
     Rm(rm::Args),
+    Gc(gc::Args),
     Completion(completion::Args),
 }
 
@@ -128,6 +130,7 @@ pub fn main() -> ExitCode {
         Command::Stop(args) => in_runtime(stop::stop(args)),
         Command::Start(args) => in_runtime(stop::start(args)),
         Command::Rm(args) => in_runtime(rm::rm(args)),
+        Command::Gc(args) => in_runtime(gc::gc(args)),
         Command::Completion(args) => completion::completion(&args),
     };
     match result {

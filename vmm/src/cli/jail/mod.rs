@@ -1,8 +1,10 @@
 //! Machines in jails: whether one is wanted, and what of the host is shown in it.
 
+mod stage;
 mod start;
 
-pub use start::{discard, start};
+pub use stage::Stage;
+pub use start::{base, discard, drop_base, start};
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{absolute, rundir};
 use crate::cli::failure::Failure;
+use crate::cli::jail::Stage;
 use crate::cli::output;
 use crate::cli::pidfd::Pidfd;
 
@@ -43,11 +44,17 @@ pub async fn take(args: Args) -> Result<u8, Failure> {
         true => Pidfd::serving(machine.socket()).await,
         false => None,
     };
+    let stage = Stage::open(&args.id, &dir)?;
+    let written = stage.as_ref().map_or(dir.clone(), Stage::path);
     let taken = match args.disk {
-        false => machine.snapshot(&dir, args.stop).await,
-        true => machine.snapshot_disks(&dir, args.stop).await,
+        false => machine.snapshot(&written, args.stop).await,
+        true => machine.snapshot_disks(&written, args.stop).await,
     };
-    let taken = taken.map_err(|err| Failure::of(&args.id, &err))?;
+    let mut taken = taken.map_err(|err| Failure::of(&args.id, &err))?;
+    if let Some(stage) = stage {
+        stage.publish()?;
+        taken.path = dir;
+    }
     // Its id is free, and its disks are, when this returns.
     if process.is_some_and(|process| !process.has_ended(PATIENCE)) {
         return Err(Failure::new(format!(
