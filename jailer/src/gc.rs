@@ -67,8 +67,8 @@ pub fn collect(base: &Path, dry_run: bool) -> Result<Collected, JailError> {
     Ok(all)
 }
 
-/// Cleans up after the machine `id` of `program`, whose jail is below `base`, if there was one and it
-/// is dead.
+/// Cleans up after the machine `id` of `program`, whose jail is below `base`, if there was one. Its
+/// process is dead, or about to be, which is waited for.
 pub fn discard(base: &Path, program: &str, id: &str) -> Result<Collected, JailError> {
     let mut one = Collected::default();
     let proc = Proc::open()?;
@@ -76,6 +76,11 @@ pub fn discard(base: &Path, program: &str, id: &str) -> Result<Collected, JailEr
     let own = rustix::process::geteuid().as_raw();
     paths::check_private(base_dir.as_fd(), base, own)?;
     let above = base.join(program);
+    if let (Ok(above), Ok(dir)) = (paths::open_dir(&above), paths::open_dir(&above.join(id)))
+        && let Taken::Living(process) = Claim::take(&proc, above, id, dir, false)?
+    {
+        proc.wait_for_end(&process);
+    }
     collect_one(&proc, &above, id, own, false, &mut one)?;
     // Goes when it is empty. A start that meets this makes it again.
     let _ = fs::remove_dir(&above);

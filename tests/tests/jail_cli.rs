@@ -210,3 +210,165 @@ fn after_sigkill_the_same_id_is_removed_and_starts_again() {
         assert_eq!(names(place.run()), [] as [&str; 0]);
     }
 }
+
+/// Each of them is in a jail, as a user of its own.
+fn all_jailed(place: &Place, ids: &[&str]) {
+    let mut users: Vec<String> = ids.iter().map(|id| status(pid(place, id), "Uid")).collect();
+    users.sort();
+    users.dedup();
+    assert_eq!(users.len(), ids.len(), "{users:?}");
+    assert!(!users.contains(&"0 0 0 0".to_owned()));
+}
+
+#[test]
+fn snapshots_come_out_of_a_jail_and_machines_go_into_theirs() {
+    let place = place();
+    let output = start(&place, "one", &guest("spin"), &[]).output().unwrap();
+    assert_eq!(text(&output.stderr), "");
+    let mounts = || fs::read_to_string(format!("/proc/{}/mountinfo", pid(&place, "one"))).unwrap();
+    let before = mounts();
+    fs::create_dir(place.path("shelf")).unwrap();
+    for name in ["shelf/first", "shelf/second"] {
+        let taken = place.ok(["snapshot", "--json", "one", name]);
+        let taken: Value = serde_json::from_str(&taken).unwrap();
+        assert_eq!(taken["path"], place.path(name).to_str().unwrap());
+        place.ok(["snapshot", "verify", name]);
+    }
+    let again = place.fails(1, ["snapshot", "one", "shelf/first"]);
+    assert!(again.contains("first exists"), "{again}");
+    assert_eq!(names(place.path("shelf")), ["first", "second"]);
+    assert_eq!(mounts(), before, "it sees nothing of them any more");
+    place.ok([
+        "restore",
+        "-d",
+        "--jail",
+        "--no-wait",
+        "--name",
+        "two",
+        "shelf/first",
+    ]);
+    place.ok([
+        "restore",
+        "-d",
+        "--jail",
+        "--no-wait",
+        "-n",
+        "2",
+        "--name",
+        "n",
+        "shelf/second",
+    ]);
+    place.ok(["fork", "--jail", "-n", "2", "--name", "f", "one"]);
+    let all = ["one", "two", "n-1", "n-2", "f-1", "f-2"];
+    all_jailed(&place, &all);
+    place.ok(["snapshot", "--stop", "f-1", "shelf/third"]);
+    assert_eq!(names(place.path("shelf")), ["first", "second", "third"]);
+    place.ok(["rm"].iter().chain(&["-f"]).chain(&all));
+    assert_eq!(names(place.run()), [] as [&str; 0]);
+}
+
+#[test]
+fn forks_of_forks_have_disks_in_their_jails() {
+    let place = place();
+    let disk = place.path("disk");
+    fs::write(&disk, [7; 1 << 16]).unwrap();
+    let output = start(&place, "one", &guest("spin"), &["--disk", "disk"])
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stderr), "");
+    place.ok(["fork", "--jail", "--name", "two", "one"]);
+    place.ok(["fork", "--jail", "-n", "2", "--name", "f", "two"]);
+    all_jailed(&place, &["one", "two", "f-1", "f-2"]);
+    place.ok(["rm", "-f", "one", "two"]);
+    // The layers that are left are those of the copies, by names of their own.
+    for id in ["f-1", "f-2"] {
+        let layers = names(place.run().join(id));
+        let count = layers
+            .iter()
+            .filter(|name| name.starts_with("disk-"))
+            .count();
+        assert!(count >= 3, "{layers:?}");
+    }
+    place.ok(["snapshot", "f-1", "snapshot"]);
+    place.ok(["snapshot", "verify", "snapshot"]);
+    place.ok([
+        "restore",
+        "-d",
+        "--jail",
+        "--no-wait",
+        "--name",
+        "r",
+        "snapshot",
+    ]);
+    all_jailed(&place, &["f-1", "f-2", "r"]);
+    place.ok(["rm", "-f", "f-1", "f-2", "r"]);
+}
+
+#[test]
+fn a_machine_that_has_ended_starts_again_also_after_sigkill() {
+    let place = place();
+    let output = start(&place, "m", &guest("poweroff"), &[])
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stderr), "");
+    let record = place.run().join("m/machine.json");
+    eventually(|| record.exists() && place.ok(["ps", "-a"]).contains("ended"));
+    let mut config: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    config["kernel"] = guest("hang").to_str().unwrap().into();
+    fs::write(&record, config.to_string()).unwrap();
+    // The second time its socket is still there, and nobody behind it.
+    for _ in 0..2 {
+        place.ok(["start", "--jail", "--no-wait", "m"]);
+        let pid = pid(&place, "m");
+        all_jailed(&place, &["m"]);
+        // SAFETY: kill takes two integers, and the process is the machine's own.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        eventually(|| !alive(pid));
+        assert!(place.run().join("m/api.sock").exists());
+    }
+    place.ok(["rm", "m"]);
+}
+
+#[test]
+fn gc_removes_what_died_without_a_word_and_nothing_else() {
+    let place = place();
+    assert_eq!(place.ok(["gc"]), "");
+    ["dead", "alive"]
+        .iter()
+        .for_each(|id| started(&place, id, &[]));
+    let output = start(&place, "off", &guest("poweroff"), &[])
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stderr), "");
+    eventually(|| place.ok(["ps", "-a"]).contains("ended"));
+    let victim = pid(&place, "dead");
+    // SAFETY: kill takes two integers, and the process is the machine's own.
+    assert_eq!(unsafe { libc::kill(victim, libc::SIGKILL) }, 0);
+    eventually(|| !alive(victim));
+    let run = place.run();
+    let jails = fs::canonicalize(run.join(".jails/tine-vmm")).unwrap();
+    let told: Value = serde_json::from_str(&place.ok(["gc", "--dry-run", "--json"])).unwrap();
+    let mut wanted = vec![jails.join("dead"), jails.join("off"), run.join("dead")];
+    wanted.sort();
+    let paths = |told: &Value| {
+        let all = told["removed"].as_array().unwrap().iter();
+        let mut all: Vec<PathBuf> = all.map(|path| path.as_str().unwrap().into()).collect();
+        all.sort();
+        all
+    };
+    assert_eq!(paths(&told), wanted);
+    assert_eq!(names(&jails), ["alive", "dead", "off"], "nothing was done");
+    let done: Value = serde_json::from_str(&place.ok(["gc", "--json"])).unwrap();
+    assert_eq!(paths(&done), wanted);
+    assert_eq!(names(&jails), ["alive"]);
+    assert_eq!(names(&run), [".jails", "alive", "off"]);
+    all_jailed(&place, &["alive"]);
+    assert!(Path::new("/run/tine-jailer").exists());
+    let last = pid(&place, "alive");
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::kill(last, libc::SIGKILL) }, 0);
+    eventually(|| !alive(last));
+    place.ok(["gc"]);
+    assert_eq!(names(&run), ["off"]);
+    assert!(!Path::new("/run/tine-jailer").exists(), "what jails share");
+}

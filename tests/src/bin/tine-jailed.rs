@@ -34,6 +34,7 @@ fn main() {
             source: PathBuf::from(path),
             target: PathBuf::from(path),
             writable: true,
+            owned: false,
         });
     }
     config.arguments = arguments;

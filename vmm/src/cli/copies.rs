@@ -1,7 +1,10 @@
 //! Many machines out of one snapshot or one other machine: each in a process of its own, a few on
 //! their way at a time, and what becomes of one is nothing to the others.
 
+use std::fs;
+use std::io;
 use std::num::NonZero;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -49,6 +52,8 @@ pub struct Options {
 
 /// What all of them are made from.
 pub struct Origin {
+    /// Where the layers of their disks have names, if they come from a fork and have disks.
+    pub layers: Option<PathBuf>,
     /// What their jails show of the host, if they get any.
     pub files: Option<Files>,
     /// The body of `PUT /v1/restore`, as far as it is the same for all.
@@ -132,6 +137,10 @@ pub async fn one(
         origin.files.clone(),
     )?));
     let process = unfinished.0.as_mut().expect("it is there until it is done");
+    if let (Some(layers), Some(_)) = (&origin.layers, &origin.files) {
+        let linked = link_layers(layers, &process.dir);
+        linked.map_err(|err| process.failure(&format!("its disks cannot be shared: {err}")))?;
+    }
     let mut request = origin.request.clone();
     if origin.agent {
         let identity = GuestIdentity {
@@ -153,6 +162,18 @@ pub async fn one(
     };
     process.start(work).await?;
     Ok(unfinished.0.take().expect("it is there until it is done"))
+}
+
+/// Gives the layers of a fork's disks names in a machine's directory, which its jail has nothing to do
+/// with.
+fn link_layers(layers: &Path, dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(layers)? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(b"disk-") {
+            fs::hard_link(entry.path(), dir.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Prints what became of them; the result is the status to exit with.

@@ -64,6 +64,7 @@ pub async fn fork(args: Args) -> Result<u8, Failure> {
         files.show(&forked.socket, true)?;
     }
     let origin = Origin {
+        layers: forked.layers,
         files,
         request: json!({ "fork": forked.socket }),
         agent,

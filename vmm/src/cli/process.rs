@@ -198,6 +198,10 @@ impl Process {
             .stderr(out);
         let tied = self.tied.then(std::process::id);
         if let Some(files) = &self.jail {
+            if self.again {
+                // Its last process may be on its way out.
+                jail::discard(&self.id)?;
+            }
             let started = jail::start(command, &program, &self.id, &self.dir, files, tied);
             self.child = Some(started.await?);
             return Ok(());

@@ -308,6 +308,7 @@ async fn many(args: Args) -> Result<u8, Failure> {
         show_snapshot(files, &snapshot, &mut None)?;
     }
     let origin = Origin {
+        layers: None,
         files,
         request: json!({ "snapshot": snapshot }),
         agent: opened.manifest().machine.config["agent"] == true,

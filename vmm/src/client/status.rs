@@ -66,6 +66,9 @@ pub struct Forked {
     pub generation: u64,
     /// How long the guest stood still, in microseconds.
     pub pause_us: u64,
+    /// Where the layers of the disks have names, as in a snapshot, until the copies are taken.
+    #[serde(default)]
+    pub layers: Option<std::path::PathBuf>,
 }
 
 /// A snapshot that has been taken.

@@ -52,6 +52,8 @@ pub struct Forked {
     pub pause: Duration,
     /// The generation of the copies.
     pub generation: u64,
+    /// Where the layers of the disks have names, as in a snapshot, until the copies are taken.
+    pub layers: Option<PathBuf>,
 }
 
 /// Where the answer goes.
@@ -215,13 +217,16 @@ impl Controller {
         };
         let shared = self.shared.clone();
         let prepare = move || {
+            let generation = save.generation.saturating_add(1);
+            let dir = run_dir.unwrap_or_else(std::env::temp_dir);
+            let ready = ready(&save, &dir);
+            let disks = ready.as_ref().ok().and_then(|ready| ready.disks.as_ref());
             let forked = Forked {
                 socket: path,
                 pause,
-                generation: save.generation.saturating_add(1),
+                generation,
+                layers: disks.map(|disks| disks.0.clone()),
             };
-            let dir = run_dir.unwrap_or_else(std::env::temp_dir);
-            let ready = ready(&save, &dir);
             // Lets go of the frozen images before anybody is told that they are free.
             drop(save);
             shared.tell(Command::Snapshotted {
@@ -271,7 +276,7 @@ fn socket_path(request: &ForkRequest, run_dir: Option<&Path>) -> Result<PathBuf,
 /// What is handed out.
 struct Ready {
     hand_over: HandOver,
-    _disks: Option<Disks>,
+    disks: Option<Disks>,
 }
 
 /// A directory with the disks, for as long as others may want to give their files names of their own.
@@ -310,6 +315,6 @@ fn ready(save: &Save, dir: &Path) -> Result<Ready, Refusal> {
     );
     Ok(Ready {
         hand_over: made.map_err(|err| Refusal::failed(ACTION, err))?,
-        _disks: disks,
+        disks,
     })
 }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -146,7 +147,16 @@ impl LoadedDisks {
         for (n, layer) in disk.layers.iter().enumerate() {
             let path = match &layer.file {
                 LayerFile::Path(path) => path.clone(),
-                LayerFile::Open(file) => named(file, own, &drive.id, n, made),
+                LayerFile::Open(file) => {
+                    let given = own.join(disk_file(&drive.id, n, layer.format));
+                    match is_named(file, &given) {
+                        true => {
+                            made.push(given.clone());
+                            given
+                        }
+                        false => named(file, own, &drive.id, n, made),
+                    }
+                }
             };
             let format = layer.format;
             layers.push(LowerConfig { path, format });
@@ -176,6 +186,14 @@ impl LoadedDisks {
         made.push(overlay);
         drive.lower = layers;
         Ok(())
+    }
+}
+
+/// Whether somebody has given the file this name already: in a jail there is no way to do so.
+fn is_named(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
+        _ => false,
     }
 }
 

@@ -78,6 +78,7 @@ pub async fn fork(call: Call) -> Reply {
             "socket": forked.socket,
             "count": count,
             "generation": forked.generation,
+            "layers": forked.layers,
             "pause_us": forked.pause.as_micros() as u64,
         }),
     )

@@ -5,7 +5,7 @@
 //! keeps for the machine is the machine's own there: its user is one that nobody else has.
 
 use std::fs::{DirBuilder, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
@@ -69,29 +69,66 @@ pub async fn start(
     }
     let child = command.spawn().map_err(|err| failed("start", &err))?;
     drop(tell);
-    let said = hear_all(hear).await;
-    let mut maker = Monitor::of(child.id()).map_err(|err| failed("start", &err))?;
-    maker.wait();
+    let mut making = Making::of(child.id(), hear).map_err(|err| failed("hear of", &err))?;
+    making.hear().await.map_err(|err| failed("hear of", &err))?;
     drop(held);
-    let said = said.map_err(|err| failed("hear of", &err))?;
-    let (pid, words) = said.split_once('\n').unwrap_or(("", &said));
-    let monitor = pid.parse().ok().map(Monitor::of).transpose();
-    match (monitor.map_err(|err| failed("hear of", &err))?, words) {
-        (Some(monitor), "") => Ok(monitor),
-        (None, "") => Err(failed("make", &"its process was killed")),
-        (monitor, words) => {
-            // It has ended, and only its status is left.
-            monitor.map(|mut monitor| monitor.wait());
-            Err(failed("make", &words))
+    making.done().map_err(|words| failed("make", &words))
+}
+
+/// A jail in the making. Dropped, it is waited for, and its machine ended.
+struct Making {
+    maker: Monitor,
+    /// From the process that makes it; it ends when the machine's program runs, or never will.
+    from: Option<pipe::Receiver>,
+    said: Vec<u8>,
+}
+
+impl Making {
+    fn of(maker: u32, from: OwnedFd) -> io::Result<Self> {
+        Ok(Self {
+            maker: Monitor::of(maker)?,
+            from: Some(pipe::Receiver::from_owned_fd(from)?),
+            said: Vec::new(),
+        })
+    }
+
+    async fn hear(&mut self) -> io::Result<()> {
+        if let Some(from) = &mut self.from {
+            from.read_to_end(&mut self.said).await?;
+        }
+        self.from = None;
+        Ok(())
+    }
+
+    /// The machine's process, or why there is none.
+    fn done(&mut self) -> Result<Monitor, String> {
+        self.maker.wait();
+        let said = String::from_utf8_lossy(&self.said).into_owned();
+        let (pid, words) = said.split_once('\n').unwrap_or(("", &said));
+        let monitor = pid.parse().ok().map(Monitor::of).transpose();
+        match (monitor.map_err(|err| err.to_string())?, words) {
+            (Some(monitor), "") => Ok(monitor),
+            (None, "") => Err("its process was killed".to_owned()),
+            (monitor, words) => {
+                // It has ended, and only its status is left.
+                monitor.map(|mut monitor| monitor.wait());
+                Err(words.to_owned())
+            }
         }
     }
 }
 
-async fn hear_all(from: OwnedFd) -> io::Result<String> {
-    let mut said = String::new();
-    let mut receiver = pipe::Receiver::from_owned_fd(from)?;
-    receiver.read_to_string(&mut said).await?;
-    Ok(said)
+impl Drop for Making {
+    fn drop(&mut self) {
+        let Some(from) = self.from.take() else { return };
+        // A few milliseconds: then its process is known.
+        if let Ok(from) = from.into_blocking_fd() {
+            let _ = File::from(from).read_to_end(&mut self.said);
+        }
+        if let Ok(mut monitor) = self.done() {
+            monitor.kill();
+        }
+    }
 }
 
 fn plan(

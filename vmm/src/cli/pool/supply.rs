@@ -195,6 +195,7 @@ impl Supply {
             restore::show_snapshot(files, &opened.snapshot, &mut None)?;
         }
         let origin = Origin {
+            layers: None,
             files,
             request: json!({ "snapshot": opened.snapshot }),
             agent: true,
