@@ -15,6 +15,7 @@ use tine::snapshot::LoadError;
 use tine::vcpu::Ending;
 use tine_guest_agent::exec::Record;
 use tine_guest_agent::refresh::Refresh;
+use tine_jailer::seccomp::{self, Mode};
 
 use super::boot_template::BootTemplate;
 use super::exec::Place;
@@ -102,6 +103,8 @@ pub fn run(
 ) -> Result<u8, RunError> {
     let deadline = job.timeout.map(|timeout| Instant::now() + timeout);
     let (events, received) = mpsc::channel();
+    // Those of its threads that have to do with the guest are restricted, the others are not.
+    seccomp::set_mode(Mode::Filter).map_err(|err| RunError::Os("restrict threads", err))?;
     let to_run = events.clone();
     signals::block()
         .and_then(|blocked| blocked.forward(move |signal| send(&to_run, Event::Signal(signal))))

@@ -49,7 +49,11 @@ impl Process {
     /// With `jail` it gets one, in which that is shown.
     pub fn prepare(id: Option<String>, jail: Option<Files>) -> Result<Self, Failure> {
         let id = id.unwrap_or_else(rundir::new_id);
-        let dir = rundir::create(&id)?;
+        let mut dir = rundir::create(&id)?;
+        if jail.is_some() {
+            // As it is called in there.
+            dir = dir.canonicalize().unwrap_or(dir);
+        }
         Ok(Self {
             id,
             dir,

@@ -159,7 +159,7 @@ fn in_foreground(mut args: Args, identity: GuestIdentity) -> Result<u8, RunError
 
 async fn detached(mut args: Args) -> Result<u8, Failure> {
     let mut timing = Timing::start(args.timing);
-    let snapshot = std::path::absolute(&args.dir)
+    let mut snapshot = std::path::absolute(&args.dir)
         .map_err(|err| Failure::new(format!("{}: {err}", args.dir.display())))?;
     if args.console == Some(ConsoleConfig::Stdout) {
         return Err(Failure::usage(
@@ -172,7 +172,7 @@ async fn detached(mut args: Args) -> Result<u8, Failure> {
     let mut template = args.template.take();
     let mut files = args.jail.files()?;
     if let Some(files) = &mut files {
-        show_snapshot(files, &snapshot, &mut args.console)?;
+        snapshot = show_snapshot(files, &snapshot, &mut args.console)?;
     }
     let mut process = Process::prepare(Some(id), files)?;
     let console = match &args.console {
@@ -213,22 +213,23 @@ async fn detached(mut args: Args) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Shows in a jail what a snapshot's machine is made of, and where its console goes.
+/// Shows in a jail what a snapshot's machine is made of, and where its console goes. Gives the
+/// snapshot's path there.
 pub fn show_snapshot(
     files: &mut jail::Files,
     snapshot: &Path,
     console: &mut Option<ConsoleConfig>,
-) -> Result<(), Failure> {
-    files.show(snapshot, false)?;
+) -> Result<PathBuf, Failure> {
+    let plain = files.show(snapshot, false)?;
     if is_disks_alone(snapshot) {
         let image = Image::built().map_err(|err| Failure::new(err.to_string()))?;
         files.show(&image.kernel, false)?;
         files.show(&image.initramfs, false)?;
     }
-    match console {
-        Some(ConsoleConfig::File(file)) => files.show_console(file),
-        _ => Ok(()),
+    if let Some(ConsoleConfig::File(file)) = console {
+        files.show_console(file)?;
     }
+    Ok(plain)
 }
 
 /// Waits until the machine is running, and starts its command.
@@ -262,8 +263,10 @@ pub fn booting(
     let (description, disks) = open_disks(dir)?;
     let image = Image::built()?;
     let mut config = description.config();
-    config.kernel = image.kernel;
-    config.initrd = Some(image.initramfs);
+    // As a jail shows them.
+    let plain = |path: PathBuf| path.canonicalize().unwrap_or(path);
+    config.kernel = plain(image.kernel);
+    config.initrd = Some(plain(image.initramfs));
     config.console = console.unwrap_or_default();
     let made = disks.place(&description, &mut config, own)?;
     Ok((config, made))
@@ -297,7 +300,7 @@ fn job(args: Args, config: &MachineConfig) -> Job {
 
 /// Makes as many as are asked for.
 async fn many(args: Args) -> Result<u8, Failure> {
-    let snapshot = std::path::absolute(&args.dir)
+    let mut snapshot = std::path::absolute(&args.dir)
         .map_err(|err| Failure::new(format!("{}: {err}", args.dir.display())))?;
     let opened = Snapshot::open(&snapshot);
     let opened = opened.map_err(|err| Failure::new(err.to_string()))?;
@@ -305,7 +308,7 @@ async fn many(args: Args) -> Result<u8, Failure> {
     let environment = environment.flat_map(|opened| opened.record.environment.clone());
     let mut files = args.jail.files()?;
     if let Some(files) = &mut files {
-        show_snapshot(files, &snapshot, &mut None)?;
+        snapshot = show_snapshot(files, &snapshot, &mut None)?;
     }
     let origin = Origin {
         layers: None,

@@ -84,11 +84,11 @@ pub async fn start(args: Start) -> Result<u8, Failure> {
     if rundir::is_served(&dir) {
         return Err(Failure::new(format!("machine {} runs already", args.id)));
     }
-    let config = read(&args.id, &dir)?;
+    let mut config = read(&args.id, &dir)?;
     let signals = Signals::watch()?;
     let mut files = args.jail.files()?;
     if let Some(files) = &mut files {
-        files.show_written(&config)?;
+        files.show_written(&mut config)?;
     }
     let mut process = Process::again(&args.id, dir, files);
     let bring_up = async |process: &Process, machine: &Machine| {

@@ -9,7 +9,7 @@ pub use start::{base, discard, drop_base, start};
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tine::config::{ConsoleConfig, MachineConfig};
 
 use super::failure::Failure;
@@ -108,26 +108,33 @@ impl Files {
     }
 
     /// The same of a machine that has been written down as the body of a `PUT /v1/config`.
-    pub fn show_written(&mut self, config: &Value) -> Result<(), Failure> {
-        let path = |value: &Value| value.as_str().map(PathBuf::from);
+    pub fn show_written(&mut self, config: &mut Value) -> Result<(), Failure> {
         for file in ["kernel", "initrd"] {
-            if let Some(file) = path(&config[file]) {
-                self.show(&file, false)?;
+            self.show_in(&mut config[file], false)?;
+        }
+        for drive in config["drives"].as_array_mut().into_iter().flatten() {
+            let writable = drive["read_only"] != true;
+            self.show_in(&mut drive["path"], writable)?;
+            for lower in drive["lower"].as_array_mut().into_iter().flatten() {
+                self.show_in(&mut lower["path"], false)?;
             }
         }
-        for drive in config["drives"].as_array().into_iter().flatten() {
-            let lower = drive["lower"].as_array().into_iter().flatten();
-            for lower in lower.filter_map(|lower| path(&lower["path"])) {
-                self.show(&lower, false)?;
+        match config["console"].as_str().map(PathBuf::from) {
+            Some(mut file) if file.is_absolute() => {
+                self.show_console(&mut file)?;
+                config["console"] = json!(file);
+                Ok(())
             }
-            if let Some(file) = path(&drive["path"]) {
-                self.show(&file, drive["read_only"] != true)?;
-            }
-        }
-        match path(&config["console"]) {
-            Some(mut file) if file.is_absolute() => self.show_console(&mut file),
             _ => Ok(()),
         }
+    }
+
+    /// Shows the file that a value names, if it names one.
+    fn show_in(&mut self, value: &mut Value, writable: bool) -> Result<(), Failure> {
+        if let Some(path) = value.as_str() {
+            *value = json!(self.show(Path::new(path), writable)?);
+        }
+        Ok(())
     }
 
     /// Shows a console's file, which is made if it is not there.
@@ -190,18 +197,18 @@ mod tests {
             fs::write(dir.join(name), "").unwrap();
             dir.join(name)
         };
-        let config = serde_json::json!({
+        let mut config = json!({
             "kernel": file("k"), "initrd": null, "console": dir.join("console"),
             "drives": [{
                 "path": file("top"), "read_only": false, "lower": [{"path": file("base")}],
             }],
         });
         let mut files = Files::default();
-        files.show_written(&config).unwrap();
+        files.show_written(&mut config).unwrap();
         let wanted = [
             ("k", false),
-            ("base", false),
             ("top", true),
+            ("base", false),
             ("console", true),
         ];
         let wanted = wanted.map(|(name, writable)| (dir.join(name), writable));

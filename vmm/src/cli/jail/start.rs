@@ -72,7 +72,10 @@ pub async fn start(
     let mut making = Making::of(child.id(), hear).map_err(|err| failed("hear of", &err))?;
     making.hear().await.map_err(|err| failed("hear of", &err))?;
     drop(held);
-    making.done().map_err(|words| failed("make", &words))
+    making.done().map_err(|words| {
+        let words = format!("{words}; --no-jail starts it without one");
+        failed("make", &words)
+    })
 }
 
 /// A jail in the making. Dropped, it is waited for, and its machine ended.

@@ -190,14 +190,15 @@ impl Supply {
             version: Some(marker.version),
         };
         let opened = self.store.open(&template)?;
+        let mut snapshot = opened.snapshot.clone();
         let mut files = jail::Choice::default().files()?;
         if let Some(files) = &mut files {
-            restore::show_snapshot(files, &opened.snapshot, &mut None)?;
+            snapshot = restore::show_snapshot(files, &snapshot, &mut None)?;
         }
         let origin = Origin {
             layers: None,
             files,
-            request: json!({ "snapshot": opened.snapshot }),
+            request: json!({ "snapshot": snapshot }),
             agent: true,
             env: opened.record.environment.clone().into_iter().collect(),
         };

@@ -162,11 +162,11 @@ async fn make(
     process.put(machine, "/serial", &serial).await?;
     match &plan.from {
         From::Snapshot(dir) if restore::is_disks_alone(dir) => {
-            let booting = restore::booting(dir, None, &process.dir);
+            let booting = restore::booting(&plain(dir), None, &process.dir);
             config = Some(booting.map_err(|err| process.failure(&err.to_string()))?.0);
         }
         From::Snapshot(dir) => {
-            let request = json!({ "snapshot": dir });
+            let request = json!({ "snapshot": plain(dir) });
             process.put(machine, "/v1/restore", &request).await?;
         }
         From::Image(_) | From::Nothing => {}
@@ -179,9 +179,19 @@ async fn make(
     }
     process.wait_until_running(machine, None).await?;
     prepare(plan, process, machine).await?;
-    let taken = machine.snapshot(&building.snapshot(), true).await;
+    let snapshot = building.snapshot();
+    let target = match (snapshot.parent(), snapshot.file_name()) {
+        (Some(parent), Some(name)) => plain(parent).join(name),
+        _ => snapshot,
+    };
+    let taken = machine.snapshot(&target, true).await;
     taken.map_err(|err| process.failure(&err.to_string()))?;
     Ok(())
+}
+
+/// A path as a jail shows it.
+fn plain(path: &std::path::Path) -> std::path::PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 /// A machine that boots. What it writes to its root file system goes into a layer over the image.
