@@ -1,13 +1,14 @@
-//! `tine run -d --jail`: what the machine's process finds itself in, as the host sees it, and what is
+//! Machines that stay, started as root: what the machine's process finds itself in, as the host sees it, and what is
 //! left when it is gone.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use tine_tests::cli::{Place, eventually, with_vmm};
+use tine_tests::cli::{Place, eventually, read_until, with_vmm};
 use tine_tests::jail::{alive, private_mounts};
 use tine_tests::{guest, text};
 
@@ -23,7 +24,7 @@ fn place() -> Place {
 
 /// The command line of a machine with a bare-metal guest, which has no agent.
 fn start(place: &Place, name: &str, kernel: &Path, more: &[&str]) -> Command {
-    let mut command = place.tine(["run", "-d", "--jail", "--no-wait", "--memory", "64M"]);
+    let mut command = place.tine(["run", "-d", "--no-wait", "--memory", "64M"]);
     command.args(["--name", name]).args(more).arg("--kernel");
     command.arg(kernel);
     command
@@ -138,15 +139,49 @@ fn no_two_machines_are_the_same_user() {
 fn without_a_jail_it_is_said_loudly() {
     let place = place();
     let kernel = guest("hang");
-    let output = start(&place, "m", &kernel, &["--no-jail"])
-        .output()
-        .unwrap();
-    let said = text(&output.stderr);
-    assert!(said.starts_with("tine: NO JAIL: "), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    let pid = pid(&place, "m");
-    assert_eq!(status(pid, "Uid"), "0 0 0 0");
-    place.ok(["rm", "-f", "m"]);
+    let mut by_word = start(&place, "m", &kernel, &["--no-jail"]);
+    let mut by_wish = start(&place, "n", &kernel, &[]);
+    by_wish.env("TINE_NO_JAIL", "1");
+    for (command, id) in [(&mut by_word, "m"), (&mut by_wish, "n")] {
+        let said = text(&command.output().unwrap().stderr);
+        assert!(said.starts_with("tine: NO JAIL: "), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert_eq!(status(pid(&place, id), "Uid"), "0 0 0 0");
+    }
+    // The word is the last one.
+    let mut both = start(&place, "o", &kernel, &["--jail"]);
+    assert_eq!(
+        text(&both.env("TINE_NO_JAIL", "1").output().unwrap().stderr),
+        ""
+    );
+    all_jailed(&place, &["o"]);
+    place.ok(["rm", "-f", "m", "n", "o"]);
+}
+
+#[test]
+fn threads_of_the_foreground_that_meet_the_guest_are_filtered() {
+    let place = place();
+    let refused = place.fails(2, ["run", "--jail", "--kernel", "x"]);
+    assert!(refused.contains("-d"), "{refused}");
+    let mut run = place.tine(["run", "--memory", "64M", "--console", "stdout", "--kernel"]);
+    let mut child = run.arg(guest("hang")).spawn().unwrap();
+    read_until(child.stdout.as_mut().unwrap(), "A");
+    let mut filtered: Vec<String> = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{}/task", child.id())).unwrap() {
+        let thread = thread.unwrap().path();
+        let status = fs::read_to_string(thread.join("status")).unwrap();
+        if status.contains("\nSeccomp:\t2\n") {
+            let name = fs::read_to_string(thread.join("comm")).unwrap();
+            // The kernel's own, which takes on the filter of who made it.
+            if !name.starts_with("kvm-") {
+                filtered.push(name.trim_end().to_owned());
+            }
+        }
+    }
+    filtered.sort();
+    assert_eq!(filtered, ["devices", "signals", "vcpu0"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
@@ -238,19 +273,10 @@ fn snapshots_come_out_of_a_jail_and_machines_go_into_theirs() {
     assert!(again.contains("first exists"), "{again}");
     assert_eq!(names(place.path("shelf")), ["first", "second"]);
     assert_eq!(mounts(), before, "it sees nothing of them any more");
+    place.ok(["restore", "-d", "--no-wait", "--name", "two", "shelf/first"]);
     place.ok([
         "restore",
         "-d",
-        "--jail",
-        "--no-wait",
-        "--name",
-        "two",
-        "shelf/first",
-    ]);
-    place.ok([
-        "restore",
-        "-d",
-        "--jail",
         "--no-wait",
         "-n",
         "2",
@@ -258,7 +284,7 @@ fn snapshots_come_out_of_a_jail_and_machines_go_into_theirs() {
         "n",
         "shelf/second",
     ]);
-    place.ok(["fork", "--jail", "-n", "2", "--name", "f", "one"]);
+    place.ok(["fork", "-n", "2", "--name", "f", "one"]);
     let all = ["one", "two", "n-1", "n-2", "f-1", "f-2"];
     all_jailed(&place, &all);
     place.ok(["snapshot", "--stop", "f-1", "shelf/third"]);
@@ -276,8 +302,8 @@ fn forks_of_forks_have_disks_in_their_jails() {
         .output()
         .unwrap();
     assert_eq!(text(&output.stderr), "");
-    place.ok(["fork", "--jail", "--name", "two", "one"]);
-    place.ok(["fork", "--jail", "-n", "2", "--name", "f", "two"]);
+    place.ok(["fork", "--name", "two", "one"]);
+    place.ok(["fork", "-n", "2", "--name", "f", "two"]);
     all_jailed(&place, &["one", "two", "f-1", "f-2"]);
     place.ok(["rm", "-f", "one", "two"]);
     // The layers that are left are those of the copies, by names of their own.
@@ -291,15 +317,7 @@ fn forks_of_forks_have_disks_in_their_jails() {
     }
     place.ok(["snapshot", "f-1", "snapshot"]);
     place.ok(["snapshot", "verify", "snapshot"]);
-    place.ok([
-        "restore",
-        "-d",
-        "--jail",
-        "--no-wait",
-        "--name",
-        "r",
-        "snapshot",
-    ]);
+    place.ok(["restore", "-d", "--no-wait", "--name", "r", "snapshot"]);
     all_jailed(&place, &["f-1", "f-2", "r"]);
     place.ok(["rm", "-f", "f-1", "f-2", "r"]);
 }
@@ -312,18 +330,19 @@ fn a_machine_that_has_ended_starts_again_also_after_sigkill() {
         .unwrap();
     assert_eq!(text(&output.stderr), "");
     let record = place.run().join("m/machine.json");
-    eventually(|| record.exists() && place.ok(["ps", "-a"]).contains("ended"));
+    let silent = || UnixStream::connect(place.run().join("m/api.sock")).is_err();
+    eventually(|| record.exists() && silent());
     let mut config: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
     config["kernel"] = guest("hang").to_str().unwrap().into();
     fs::write(&record, config.to_string()).unwrap();
     // The second time its socket is still there, and nobody behind it.
     for _ in 0..2 {
-        place.ok(["start", "--jail", "--no-wait", "m"]);
+        place.ok(["start", "--no-wait", "m"]);
         let pid = pid(&place, "m");
         all_jailed(&place, &["m"]);
         // SAFETY: kill takes two integers, and the process is the machine's own.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
-        eventually(|| !alive(pid));
+        eventually(|| !alive(pid) && silent());
         assert!(place.run().join("m/api.sock").exists());
     }
     place.ok(["rm", "m"]);

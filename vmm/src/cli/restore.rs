@@ -97,6 +97,7 @@ pub fn restore(args: Args) -> Result<u8, Failure> {
         true if args.count.is_some() => super::in_runtime(many(args)),
         true => super::in_runtime(detached(args)),
         false => {
+            args.jail.refuse()?;
             let identity = args.identity(None)?;
             in_foreground(args, identity).map_err(|err| Failure::new(err.to_string()))
         }
@@ -221,6 +222,10 @@ pub fn show_snapshot(
     console: &mut Option<ConsoleConfig>,
 ) -> Result<PathBuf, Failure> {
     let plain = files.show(snapshot, false)?;
+    // What else is wrong with a snapshot is found out by who opens it.
+    if let Ok(opened) = Snapshot::open(snapshot) {
+        jail::refuse_network(&opened.manifest().machine.config["interfaces"])?;
+    }
     if is_disks_alone(snapshot) {
         let image = Image::built().map_err(|err| Failure::new(err.to_string()))?;
         files.show(&image.kernel, false)?;

@@ -14,19 +14,17 @@ use tine::config::{ConsoleConfig, MachineConfig};
 
 use super::failure::Failure;
 
-/// Set, it asks for jails, or for none, where the words do not.
-const WISH: &str = "TINE_JAIL";
+/// Set, it asks for no jails where the words do not say.
 const NO_WISH: &str = "TINE_NO_JAIL";
 
 /// Whether machines are started in jails.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Choice {
-    /// Start the machine's process in a jail: as a user of its own, seeing nothing of the host but the
-    /// machine's files (as root; TINE_JAIL=1 does the same)
+    /// Start the machine's process in a jail, as a user of its own that sees nothing of the host but
+    /// the machine's files: what root does anyway, unless TINE_NO_JAIL is set
     #[arg(long, overrides_with = "no_jail")]
     jail: bool,
-    /// Start the machine's process without a jail, as this user and in sight of all of the host
-    /// (TINE_NO_JAIL=1 does the same)
+    /// As root: start the machine's process without a jail, as root and in sight of all of the host
     #[arg(long)]
     no_jail: bool,
 }
@@ -34,25 +32,50 @@ pub struct Choice {
 impl Choice {
     /// What is shown in the jail, nothing so far; `None` where there is to be none.
     pub fn files(&self) -> Result<Option<Files>, Failure> {
-        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let unwished = std::env::var_os(NO_WISH).is_some_and(|value| !value.is_empty());
+        let root = rustix::process::geteuid().is_root();
         let wanted = match (self.no_jail, self.jail) {
             (true, _) => false,
             (_, true) => true,
-            _ => set(WISH) && !set(NO_WISH),
+            _ => root && !unwished,
         };
-        if self.no_jail || (set(NO_WISH) && !self.jail) {
+        if wanted && !root {
+            return Err(Failure::new(
+                "only root can have machines started in jails: leave --jail out, or use \
+                 `tine-jailer`, which makes the jail that an ordinary user may have",
+            ));
+        }
+        if root && !wanted {
             eprintln!(
-                "tine: NO JAIL: the machine's process runs as this user, in sight of all of the \
-                 host, under its system call filters alone"
+                "tine: NO JAIL: the machine's process runs as root, in sight of all of the host, \
+                 under its system call filters alone"
             );
         }
-        match wanted && !rustix::process::geteuid().is_root() {
-            true => Err(Failure::new(
-                "only root can start a machine in a jail by itself: leave --jail out, or use \
-                 `tine-jailer`, which makes what an ordinary user may have",
+        Ok(wanted.then(Files::default))
+    }
+}
+
+impl Choice {
+    /// For a machine in the foreground, which is part of this process.
+    pub fn refuse(&self) -> Result<(), Failure> {
+        match self.jail {
+            false => Ok(()),
+            true => Err(Failure::usage(
+                "a machine in the foreground is part of this process, which is in no jail: leave \
+                 --jail out, or have the machine stay (-d)",
             )),
-            false => Ok(wanted.then(Files::default)),
         }
+    }
+}
+
+/// Refuses network interfaces, of which a jail's network has none.
+pub fn refuse_network(interfaces: &Value) -> Result<(), Failure> {
+    match interfaces.as_array().is_none_or(Vec::is_empty) {
+        true => Ok(()),
+        false => Err(Failure::new(
+            "its machine has network interfaces, and the network of a jail is empty: give --no-jail, \
+             or start a `tine-vmm` with `tine-jailer --netns`",
+        )),
     }
 }
 
@@ -109,6 +132,7 @@ impl Files {
 
     /// The same of a machine that has been written down as the body of a `PUT /v1/config`.
     pub fn show_written(&mut self, config: &mut Value) -> Result<(), Failure> {
+        refuse_network(&config["network"])?;
         for file in ["kernel", "initrd"] {
             self.show_in(&mut config[file], false)?;
         }
@@ -187,6 +211,15 @@ mod tests {
         let missing = files.show(&own.join("none"), false).unwrap_err();
         assert!(missing.words.contains("none"), "{missing}");
         assert!(files.show(Path::new("/dev/null"), true).is_err());
+    }
+
+    #[test]
+    fn network_interfaces_are_refused_with_the_way_out() {
+        for none in [json!(null), json!([])] {
+            refuse_network(&none).unwrap();
+        }
+        let refused = refuse_network(&json!([{ "id": "eth0" }])).unwrap_err();
+        assert!(refused.words.contains("--no-jail"), "{refused}");
     }
 
     #[test]

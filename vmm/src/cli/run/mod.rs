@@ -134,7 +134,10 @@ pub fn run(mut args: Args) -> Result<u8, Failure> {
     }
     match args.detach {
         true => super::in_runtime(detached::start(args)),
-        false => in_foreground(args).map_err(|err| Failure::new(err.to_string())),
+        false => {
+            args.jail.refuse()?;
+            in_foreground(args).map_err(|err| Failure::new(err.to_string()))
+        }
     }
 }
 
