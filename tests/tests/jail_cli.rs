@@ -361,6 +361,10 @@ fn gc_removes_what_died_without_a_word_and_nothing_else() {
     assert_eq!(text(&output.stderr), "");
     eventually(|| place.ok(["ps", "-a"]).contains("ended"));
     let victim = pid(&place, "dead");
+    // The other one has no number any more, but that in its jail's notes.
+    let notes = fs::read_to_string(place.run().join(".jails/tine-vmm/off/jail")).unwrap();
+    let off = notes.split(' ').nth(1).unwrap().parse().unwrap();
+    eventually(|| !alive(off));
     // SAFETY: kill takes two integers, and the process is the machine's own.
     assert_eq!(unsafe { libc::kill(victim, libc::SIGKILL) }, 0);
     eventually(|| !alive(victim));
