@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, Mode, OFlags, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, readlinkat, statat};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -38,6 +38,9 @@ struct Stat {
     start: u64,
 }
 
+/// The PID namespace that all others are below (`PROC_PID_INIT_INO`, `linux/proc_ns.h`).
+const INITIAL: u64 = 0xEFFF_FFFC;
+
 /// How long a process that was ended may take to give everything back. KVM's machines take longest.
 const LAST_WORK: Duration = Duration::from_secs(10);
 
@@ -48,7 +51,7 @@ pub(crate) enum Life {
     /// It has ended, and some of its threads have not quite.
     Ending,
     Dead,
-    /// It was noted down in another PID namespace.
+    /// It was noted down in another PID namespace, which may still be there.
     Unknown,
 }
 
@@ -90,8 +93,11 @@ impl Proc {
             Ok(_) => return Life::Dead,
             Err(_) => return Life::Unknown,
         }
-        if self.namespace().ok() != Some(process.namespace) {
-            return Life::Unknown;
+        match self.namespace() {
+            Ok(own) if own == process.namespace => {}
+            // From here, all processes and their namespaces can be seen.
+            Ok(INITIAL) if !self.is_inhabited(process.namespace) => return Life::Dead,
+            _ => return Life::Unknown,
         }
         match self.stat(process.pid) {
             Some(stat) if stat.start != process.start => Life::Dead,
@@ -99,6 +105,25 @@ impl Proc {
             Some(stat) if stat.threads > 1 => Life::Ending,
             _ => Life::Dead,
         }
+    }
+
+    /// Whether a process is in that PID namespace, or it cannot be told.
+    fn is_inhabited(&self, namespace: u64) -> bool {
+        let Ok(entries) = Dir::read_from(&self.0) else {
+            return true;
+        };
+        let pids = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str().ok()?.parse::<u32>().ok());
+        let mut within = pids.map(|pid| {
+            match statat(&self.0, format!("{pid}/ns/pid"), AtFlags::empty()) {
+                Ok(stat) => stat.st_ino == namespace,
+                // It has ended meanwhile.
+                Err(Errno::NOENT | Errno::SRCH) => false,
+                Err(_) => true,
+            }
+        });
+        within.any(|within| within)
     }
 
     fn stat(&self, pid: u32) -> Option<Stat> {
@@ -180,11 +205,16 @@ mod tests {
         ] {
             assert_eq!(proc.life(&other), Life::Dead);
         }
+        // Where all can be seen, a namespace that nobody is in is gone.
         let elsewhere = Identity {
             namespace: 1,
-            ..own
+            ..own.clone()
         };
-        assert_eq!(proc.life(&elsewhere), Life::Unknown);
+        let told = match own.namespace == INITIAL && rustix::process::geteuid().is_root() {
+            true => Life::Dead,
+            false => Life::Unknown,
+        };
+        assert_eq!(proc.life(&elsewhere), told);
     }
 
     #[test]

@@ -68,6 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::zombie_processes, reason = "it is waited for by number")]
     fn the_end_of_a_child_is_told_once_and_for_all() {
         let child = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
         let mut monitor = Monitor::of(child.id()).unwrap();

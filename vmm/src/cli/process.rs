@@ -204,7 +204,7 @@ impl Process {
         if let Some(files) = &self.jail {
             if self.again {
                 // Its last process may be on its way out.
-                jail::discard(&self.id)?;
+                jail::discard(&self.dir)?;
             }
             let started = jail::start(command, &program, &self.id, &self.dir, files, tied);
             self.child = Some(started.await?);
@@ -285,7 +285,7 @@ impl Process {
         }
         if self.jail.is_some() {
             // What cannot be removed now is by the next start of that id, or `tine gc`.
-            let _ = jail::discard(&self.id);
+            let _ = jail::discard(&self.dir);
         }
         if !self.again {
             let _ = fs::remove_dir_all(&self.dir);

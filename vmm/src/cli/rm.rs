@@ -66,7 +66,7 @@ pub async fn remove(id: &str, force: bool) -> Result<(), Failure> {
     if served {
         end(id, &dir).await?;
     }
-    jail::discard(id)?;
+    jail::discard(&dir)?;
     fs::remove_dir_all(&dir)
         .map_err(|err| Failure::new(format!("cannot remove {}: {err}", dir.display())))
 }

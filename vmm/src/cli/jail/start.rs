@@ -33,9 +33,10 @@ const BASE: &str = ".jails";
 const FIRST_USER: u32 = 0x7000_0000;
 const USERS: u32 = 1 << 27;
 
-/// Where the jails of this user's machines are.
+/// Where the jails of this user's machines are, as the jailer takes it: a path without links.
 pub fn base() -> Result<PathBuf, Failure> {
-    Ok(rundir::root()?.join(BASE))
+    let root = rundir::root()?;
+    Ok(root.canonicalize().unwrap_or(root).join(BASE))
 }
 
 /// Starts `program` as the machine `id`, whose directory is `dir`, in a jail. `command` has its
@@ -220,15 +221,20 @@ fn become_monitor(plan: &Plan, tell: RawFd) -> io::Result<()> {
     tine::process::leave_telling(tell, format!("{pid}\n{said}").as_bytes())
 }
 
-/// Removes the jail of the machine `id`, which has ended, if it had one.
-pub fn discard(id: &str) -> Result<(), Failure> {
-    let base = base()?;
+/// Removes the jail of the machine whose directory is `dir`, and which has ended, if it had one.
+pub fn discard(dir: &Path) -> Result<(), Failure> {
+    let base = dir.with_file_name(BASE);
+    let Some(id) = dir.file_name().and_then(|name| name.to_str()) else {
+        return Ok(());
+    };
     if !base.is_dir() {
         return Ok(());
     }
     let failed = |why: &dyn std::fmt::Display| {
         Failure::new(format!("cannot remove the jail of machine {id}: {why}"))
     };
+    // As the jailer takes it: without links.
+    let base = base.canonicalize().map_err(|err| failed(&err))?;
     let collected = tine_jailer::discard(&base, rundir::PROGRAM, id);
     match collected.map_err(|err| failed(&err))?.left.pop() {
         None => {

@@ -13,7 +13,7 @@ use super::record::Version;
 use super::store::{self, Locked, SNAPSHOT, Store, VERSION, failed, sync};
 use crate::cli::failure::Failure;
 use crate::cli::leftover::own;
-use crate::cli::rundir;
+use crate::cli::{jail, rundir};
 
 const BUILDING: &str = ".building-";
 const REMOVED: &str = ".removed-";
@@ -200,6 +200,8 @@ fn clear_machine(dir: &Path, id: &str) -> bool {
     if rundir::is_served(&machine) {
         return false;
     }
+    // What cannot be removed now is by `tine gc`.
+    let _ = jail::discard(&machine);
     let _ = fs::remove_dir_all(&machine);
     true
 }
