@@ -2,16 +2,14 @@
 
 mod claim;
 mod fork;
+mod parent;
 mod surroundings;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{
-    DumpableBehavior, Pid, PidfdFlags, Rlimit, pidfd_open, set_dumpable_behavior, setrlimit,
-};
+use rustix::process::{DumpableBehavior, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::system::sethostname;
 use rustix::thread::UnshareFlags;
 
@@ -126,7 +124,7 @@ impl<'a> Jail<'a> {
             alone: false,
             seccomp: Mode::Off,
             report: None,
-            parent: parent(plan)?,
+            parent: parent::hold(plan)?,
         })
     }
 
@@ -251,19 +249,6 @@ impl<'a> Jail<'a> {
         setrlimit(kind, limit).map_err(failed(format!("limit {resource} to {value}")))
     }
 
-    fn end_with_parent(&self) -> Result<(), JailError> {
-        let parent = self.parent.as_ref().ok_or_else(out_of_order)?;
-        let kill = rustix::process::Signal::KILL;
-        rustix::process::set_parent_process_death_signal(Some(kill))
-            .map_err(failed("wish to end with the parent"))?;
-        // It may have ended before that.
-        let mut polled = [PollFd::new(parent, PollFlags::IN)];
-        match poll(&mut polled, Some(&Timespec::default())) {
-            Ok(0) => Ok(()),
-            _ => Err(orphaned()),
-        }
-    }
-
     fn enter_group(&mut self, group: &Group) -> Result<(), JailError> {
         if !self.missing.contains(&group.dir()) {
             cgroup::enter(group)?;
@@ -296,25 +281,6 @@ impl<'a> Jail<'a> {
             }
         }
     }
-}
-
-/// The process that the program is to end with, which is still this one's parent.
-fn parent(plan: &Plan) -> Result<Option<OwnedFd>, JailError> {
-    let wished = plan.steps.iter().find_map(|step| match step {
-        Step::EndWithParent(pid) => Some(*pid),
-        _ => None,
-    });
-    let Some(pid) = wished else { return Ok(None) };
-    let pid = Pid::from_raw(pid as i32).ok_or_else(orphaned)?;
-    let held = pidfd_open(pid, PidfdFlags::empty()).map_err(failed("hold the parent"))?;
-    match rustix::process::getppid() == Some(pid) {
-        true => Ok(Some(held)),
-        false => Err(orphaned()),
-    }
-}
-
-fn orphaned() -> JailError {
-    failed("end with the parent: it has ended")(io::Error::from(io::ErrorKind::NotFound))
 }
 
 /// A plan that was put together by hand.
