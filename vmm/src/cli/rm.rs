@@ -7,6 +7,7 @@ use std::time::Duration;
 use tine::client::Machine;
 
 use super::failure::Failure;
+use super::leftover::kill_process_of;
 use super::machines::{self, Known};
 use super::output;
 use super::pidfd::Pidfd;
@@ -66,7 +67,12 @@ pub async fn remove(id: &str, force: bool) -> Result<(), Failure> {
         end(id, &dir).await?;
     }
     fs::remove_dir_all(&dir)
-        .map_err(|err| Failure::new(format!("cannot remove {}: {err}", dir.display())))
+        .map_err(|err| Failure::new(format!("cannot remove {}: {err}", dir.display())))?;
+    if !served {
+        // Who made it may have been killed before its process was there to be asked.
+        kill_process_of(&dir);
+    }
+    Ok(())
 }
 
 /// Whether the machine is over, and its process on its way out.
