@@ -1,11 +1,11 @@
 //! Pools with a Linux guest: each machine is handed out once and replaced, and whoever is killed leaves
 //! nothing. One machine is booted, for the template.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use tine_tests::cli::{Place, read_until, signal, with_vmm};
@@ -81,6 +81,12 @@ fn eventually(so: impl Fn() -> bool) {
     });
 }
 
+/// Seconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap().as_secs()
+}
+
 fn kill(pid: &Value) {
     let pid = pid.as_i64().unwrap().to_string();
     let killed = Command::new("kill").args(["-9", &pid]).status().unwrap();
@@ -145,8 +151,25 @@ fn machines_wait_are_handed_out_once_and_are_replaced() {
     kill(&all.pool()["pid"]);
     eventually(|| all.pool()["pid"].is_null());
     assert_eq!(all.ready(), ready);
+    // Those that wait have lost the time, as after hours in which the host slept.
+    let generation = "ls -i /run/tine/generation";
+    let before: HashMap<&String, String> = ready
+        .iter()
+        .map(|id| {
+            let script = format!("date -s '2020-01-02 03:04:05' > /dev/null; {generation}");
+            (id, all.ok(&["exec", id, "--", "sh", "-c", &script]))
+        })
+        .collect();
     let third = all.ok(&["pool", "claim", "web"]).trim_end().to_owned();
     assert!(ready.contains(&third));
+    let script = format!("date +%s; {generation}");
+    let asked = now();
+    let said = all.ok(&["exec", &third, "--", "sh", "-c", &script]);
+    let (time, file) = said.split_once('\n').unwrap();
+    let time: u64 = time.parse().unwrap();
+    assert!((asked..=now()).contains(&time), "{asked} {time}");
+    // It was told, with random bytes that no other has; its generation is the same.
+    assert_ne!(file, before[&third]);
     assert!(
         all.fails(&["pool", "claim", "web@2"])
             .contains("no version 2")

@@ -1,27 +1,17 @@
 //! Making the machine of a snapshot.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use tine_guest_agent::octets::Octets;
-use tine_guest_agent::refresh::{NewFile, Refresh};
-use tine_jailer::seccomp::Role;
 
 use super::command::{Command, Refusal};
 use super::controller::Controller;
-use super::handle::Shared;
+use super::refresh::GuestIdentity;
 use super::settings::Settings;
 use super::state::State;
-use crate::agent::{self, AgentError};
+use crate::agent;
 use crate::config::{ConsoleConfig, MachineConfig};
 use crate::machine::Machine;
 use crate::snapshot::{Loaded, Place};
-
-/// How long the agent of a restored guest may take to answer.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Which machine is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,38 +26,6 @@ pub struct RestoreRequest {
     pub vsock: Option<PathBuf>,
     /// What of it becomes another one.
     pub identity: GuestIdentity,
-}
-
-/// What the agent makes of a restored or forked guest before it counts as running, besides the time,
-/// random numbers and its generation.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct GuestIdentity {
-    /// A new host name.
-    pub hostname: Option<String>,
-    /// A new content of `/etc/machine-id`.
-    pub machine_id: Option<String>,
-    /// Variables for later commands.
-    pub env: Option<BTreeMap<String, Octets>>,
-    /// Files to be written.
-    pub files: Vec<NewFile>,
-}
-
-impl GuestIdentity {
-    /// Nothing of it changes.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// This, as the agent is told it.
-    pub fn put_into(self, refresh: Refresh) -> Refresh {
-        Refresh {
-            hostname: self.hostname,
-            machine_id: self.machine_id,
-            env: self.env,
-            files: self.files,
-            ..refresh
-        }
-    }
 }
 
 impl Controller {
@@ -195,28 +153,5 @@ impl Controller {
             self.refresh_guest()?;
         }
         Ok(())
-    }
-
-    /// Tells the agent of a restored guest, which runs now, that it is another machine; on a thread
-    /// of its own, as the guest is not trusted to answer.
-    pub(super) fn refresh_guest(&mut self) -> Result<(), Refusal> {
-        let Some(refresh) = self.refresh.take() else {
-            return Ok(());
-        };
-        let vsock = self.started()?.vsock().clone();
-        let shared: Arc<Shared> = self.shared.clone();
-        let tell = move || {
-            let result = agent::refresh(&vsock, &refresh, Instant::now() + PATIENCE);
-            match result {
-                Ok(hello) => shared.tell(Command::Hello(Box::new(hello))),
-                // The machine is gone, and that has been told.
-                Err(AgentError::Connect(_)) if shared.status.borrow().state.is_over() => {}
-                Err(err) => shared.tell(Command::BadHello(err.to_string())),
-            }
-        };
-        let thread = self.starter.spawn("refresh", Role::Worker, tell);
-        thread
-            .map(drop)
-            .map_err(|err| Refusal::failed("start a thread", err))
     }
 }

@@ -1,10 +1,10 @@
-//! `/v1/restore`: a machine out of a snapshot's directory, or out of another machine.
+//! `/v1/restore`: a machine out of a snapshot's directory, or out of another machine. `/v1/refresh`: such
+//! a machine's guest, told again that it is one of its own.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use tine_guest_agent::fields::FieldError;
+use tine_guest_agent::fields::{FieldError, Fields};
 use tine_guest_agent::octets::Octets;
 use tine_guest_agent::refresh::{MIN_ENTROPY, NewFile, Refresh};
 
@@ -30,10 +30,7 @@ pub async fn restore(call: Call) -> Reply {
     let resume: Option<bool> = fields.optional("resume")?;
     let network: Option<Vec<Tap>> = fields.optional("network")?;
     let vsock: Option<PathBuf> = fields.optional("vsock")?;
-    let hostname: Option<String> = fields.optional("hostname")?;
-    let machine_id: Option<String> = fields.optional("machine_id")?;
-    let env: Option<BTreeMap<String, Octets>> = fields.optional("env")?;
-    let files: Option<Vec<NewFile>> = fields.optional("files")?;
+    let identity = identity(&mut fields)?;
     fields.finish()?;
     let place = match (snapshot, fork) {
         (Some(dir), None) => {
@@ -49,19 +46,6 @@ pub async fn restore(call: Call) -> Reply {
         }
         (None, None) => return Err(FieldError::new("snapshot", "is missing, as is `fork`").into()),
     };
-    let identity = GuestIdentity {
-        hostname,
-        machine_id,
-        env,
-        files: files.unwrap_or_default(),
-    };
-    // The agent would refuse it, and the machine end for it.
-    let told = identity.clone().put_into(Refresh {
-        generation: 1,
-        entropy: Octets(vec![0; MIN_ENTROPY]),
-        ..Refresh::default()
-    });
-    told.check()?;
     let taps = network.unwrap_or_default().into_iter();
     let request = RestoreRequest {
         snapshot: place,
@@ -72,4 +56,32 @@ pub async fn restore(call: Call) -> Reply {
     };
     call.app.handle.restore(request).await?;
     done()
+}
+
+/// `POST /v1/refresh`: a restored or forked guest is told the time and random numbers of now.
+pub async fn refresh(call: Call) -> Reply {
+    let mut fields = call.fields()?;
+    let identity = identity(&mut fields)?;
+    fields.finish()?;
+    call.app.handle.refresh(identity).await?;
+    done()
+}
+
+/// What of the guest becomes another one.
+fn identity(fields: &mut Fields) -> Result<GuestIdentity, FieldError> {
+    let files: Option<Vec<NewFile>> = fields.optional("files")?;
+    let identity = GuestIdentity {
+        hostname: fields.optional("hostname")?,
+        machine_id: fields.optional("machine_id")?,
+        env: fields.optional("env")?,
+        files: files.unwrap_or_default(),
+    };
+    // The agent would refuse it, and after a restore the machine end for it.
+    let told = identity.clone().put_into(Refresh {
+        generation: 1,
+        entropy: Octets(vec![0; MIN_ENTROPY]),
+        ..Refresh::default()
+    });
+    told.check()?;
+    Ok(identity)
 }
