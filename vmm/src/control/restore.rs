@@ -3,8 +3,11 @@
 use std::fs;
 use std::path::PathBuf;
 
+use tine_guest_agent::refresh::{NewInterface, Refresh};
+
 use super::command::{Command, Refusal};
 use super::controller::Controller;
+use super::interfaces::{OtherInterface, give_addresses};
 use super::refresh::GuestIdentity;
 use super::settings::Settings;
 use super::state::State;
@@ -20,8 +23,8 @@ pub struct RestoreRequest {
     pub snapshot: Place,
     /// Let its guest run at once.
     pub resume: bool,
-    /// TAP devices for interfaces, by the interfaces' ids, in the place of those it had.
-    pub taps: Vec<(String, String)>,
+    /// What of its network interfaces becomes another one.
+    pub interfaces: Vec<OtherInterface>,
     /// The socket by which other processes reach the guest's.
     pub vsock: Option<PathBuf>,
     /// What of it becomes another one.
@@ -39,13 +42,15 @@ impl Controller {
         }
         let loaded = Loaded::at(&request.snapshot)
             .map_err(|err| Refusal::failed("restore the snapshot", err))?;
-        if !loaded.description.agent && !request.identity.is_empty() {
+        let addresses = request.interfaces.iter();
+        let told = addresses.filter(|other| other.concerns_guest()).count() > 0;
+        if !loaded.description.agent && (told || !request.identity.is_empty()) {
             return Err(Refusal::failed(
                 "restore the snapshot",
-                "its guest has no agent that could be told another name, variables or files",
+                "its guest has no agent that could be told another name, variables, files or addresses",
             ));
         }
-        let mut config = self.restored_config(&loaded, request)?;
+        let (mut config, interfaces) = self.restored_config(&loaded, request)?;
         // In its directory the machine's own layers outlive its process; elsewhere they are gone with
         // their last descriptor.
         let run_dir = self.shared.identity.run_dir.clone();
@@ -55,7 +60,7 @@ impl Controller {
             .place(&loaded.description, &mut config, &own)
             .map_err(|err| Refusal::failed("restore the snapshot", err))?;
         self.shared.go(State::Starting, None);
-        let result = self.make(&loaded, &config, request);
+        let result = self.make(&loaded, &config, request, interfaces);
         if result.is_err() || run_dir.is_none() {
             made.iter().for_each(|path| drop(fs::remove_file(path)));
         }
@@ -79,12 +84,13 @@ impl Controller {
         Ok(())
     }
 
-    /// The configuration of the machine: the snapshot's, with what the caller gives.
+    /// The configuration of the machine: the snapshot's, with what the caller gives. And what its guest
+    /// is to be told of its network interfaces.
     fn restored_config(
         &self,
         loaded: &Loaded,
         request: &RestoreRequest,
-    ) -> Result<MachineConfig, Refusal> {
+    ) -> Result<(MachineConfig, Vec<NewInterface>), Refusal> {
         let failed = |reason: String| Refusal::failed("restore the snapshot", reason);
         let mut config = loaded.description.config();
         config.console = match (self.settings.console(), &request.snapshot) {
@@ -101,13 +107,19 @@ impl Controller {
             _ => None,
         };
         config.vsock.uds_path = request.vsock.clone().or(told);
-        for (id, tap) in &request.taps {
-            let mut interfaces = config.interfaces.iter_mut();
-            let interface = interfaces.find(|interface| interface.id == *id);
-            let interface = interface
-                .ok_or_else(|| failed(format!("its machine has no network interface {id:?}")))?;
-            interface.tap = tap.clone();
+        for OtherInterface { id, .. } in &request.interfaces {
+            let mut interfaces = config.interfaces.iter();
+            if !interfaces.any(|interface| interface.id == *id) {
+                return Err(failed(format!(
+                    "its machine has no network interface {id:?}"
+                )));
+            }
         }
+        // Clients of the known API have the same machine again, or see to that themselves.
+        let anew = matches!(request.snapshot, Place::Directory(_) | Place::Fork(_));
+        let anew = anew && loaded.description.agent;
+        let interfaces = give_addresses(&mut config, &request.interfaces, anew)
+            .map_err(|err| Refusal::failed("get random bytes for the guest", err))?;
         if let Some(interfaces) = &loaded.description.metadata {
             let store = self.shared.metadata.clone();
             let reached = loaded.description.metadata_config.unwrap_or_default();
@@ -119,7 +131,7 @@ impl Controller {
                 interfaces: interfaces.clone(),
             });
         }
-        Ok(config)
+        Ok((config, interfaces))
     }
 
     fn make(
@@ -127,6 +139,7 @@ impl Controller {
         loaded: &Loaded,
         config: &MachineConfig,
         request: &RestoreRequest,
+        interfaces: Vec<NewInterface>,
     ) -> Result<(), Refusal> {
         let ended = self.shared.clone();
         let machine = Machine::restore(
@@ -142,6 +155,10 @@ impl Controller {
         if loaded.description.agent {
             let refresh = agent::new_identity(self.generation)
                 .map_err(|err| Refusal::failed("get random bytes for the guest", err))?;
+            let refresh = Refresh {
+                interfaces,
+                ..refresh
+            };
             self.refresh = Some(request.identity.clone().put_into(refresh));
         }
         self.confine()?;

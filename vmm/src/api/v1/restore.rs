@@ -1,25 +1,42 @@
 //! `/v1/restore`: a machine out of a snapshot's directory, or out of another machine. `/v1/refresh`: such
 //! a machine's guest, told again that it is one of its own.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use tine_devices::virtio::net::MacAddr;
 use tine_guest_agent::fields::{FieldError, Fields};
 use tine_guest_agent::octets::Octets;
-use tine_guest_agent::refresh::{MIN_ENTROPY, NewFile, Refresh};
+use tine_guest_agent::refresh::{Address, MIN_ENTROPY, NewFile, Refresh};
 
 use super::snapshot::absolute;
 use crate::api::fault::{Reply, done};
 use crate::api::routes::Call;
-use crate::control::{GuestIdentity, RestoreRequest};
+use crate::control::{GuestIdentity, OtherInterface, RestoreRequest};
 use crate::snapshot::Place;
 
-/// A network interface's other TAP device.
+/// What of a network interface becomes another one.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Tap {
+struct Interface {
     id: String,
-    tap: String,
+    tap: Option<String>,
+    guest_mac: Option<MacAddr>,
+    address: Option<Address>,
+    gateway: Option<Ipv4Addr>,
+}
+
+impl From<Interface> for OtherInterface {
+    fn from(other: Interface) -> Self {
+        Self {
+            id: other.id,
+            tap: other.tap,
+            guest_mac: other.guest_mac,
+            address: other.address,
+            gateway: other.gateway,
+        }
+    }
 }
 
 /// `PUT /v1/restore`: in a process whose machine has not been configured.
@@ -28,7 +45,7 @@ pub async fn restore(call: Call) -> Reply {
     let snapshot: Option<PathBuf> = fields.optional("snapshot")?;
     let fork: Option<PathBuf> = fields.optional("fork")?;
     let resume: Option<bool> = fields.optional("resume")?;
-    let network: Option<Vec<Tap>> = fields.optional("network")?;
+    let network: Option<Vec<Interface>> = fields.optional("network")?;
     let vsock: Option<PathBuf> = fields.optional("vsock")?;
     let identity = identity(&mut fields)?;
     fields.finish()?;
@@ -46,11 +63,11 @@ pub async fn restore(call: Call) -> Reply {
         }
         (None, None) => return Err(FieldError::new("snapshot", "is missing, as is `fork`").into()),
     };
-    let taps = network.unwrap_or_default().into_iter();
+    let interfaces = network.unwrap_or_default().into_iter();
     let request = RestoreRequest {
         snapshot: place,
         resume: resume.unwrap_or(true),
-        taps: taps.map(|tap| (tap.id, tap.tap)).collect(),
+        interfaces: interfaces.map(OtherInterface::from).collect(),
         vsock,
         identity,
     };
