@@ -9,6 +9,9 @@
 //! replaced by a rename as the last step of a refresh: watch its directory with inotify for `IN_MOVED_TO`.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +31,8 @@ pub const MAX_ENTROPY: usize = 512;
 pub const MAX_HOSTNAME: usize = 64;
 /// Most files that a refresh can bring.
 pub const MAX_FILES: usize = 64;
+/// Most network interfaces that a refresh can change.
+pub const MAX_INTERFACES: usize = 64;
 /// File systems are thawed after this time when the request does not say.
 pub const DEFAULT_FREEZE_MS: u64 = 10_000;
 /// They are thawed after this time whatever the request says.
@@ -57,6 +62,72 @@ pub struct Refresh {
     /// Files to be written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<NewFile>,
+    /// What becomes another one of network interfaces.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<NewInterface>,
+}
+
+/// A network interface's new addresses. What is not given stays. An interface that the guest's kernel does not have
+/// is left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewInterface {
+    /// Which: its place among the machine's, from 0 on.
+    pub place: u8,
+    /// Its link address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<[u8; 6]>,
+    /// Its IPv4 address, in the place of all that it has. Routes by those go with them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<Address>,
+    /// Where everything goes that no other route is for, by this interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<Ipv4Addr>,
+}
+
+/// An IPv4 address and how many of its bits are the network's, as `172.16.0.2/24`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Address {
+    /// The address.
+    pub ip: Ipv4Addr,
+    /// 1 to 32.
+    pub prefix: u8,
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('/');
+        let parts = parts.and_then(|(ip, bits)| Some((ip.parse().ok()?, bits.parse().ok()?)));
+        match parts {
+            Some((ip, prefix)) if (1..=32).contains(&prefix) => Ok(Self { ip, prefix }),
+            _ => Err(format!(
+                "{text:?} is no address with a prefix, like 172.16.0.2/24"
+            )),
+        }
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Address> for String {
+    fn from(address: Address) -> Self {
+        address.to_string()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.ip, self.prefix)
+    }
 }
 
 /// A small file, written under a temporary name and renamed.
@@ -84,6 +155,7 @@ impl Refresh {
             machine_id: fields.optional("machine_id")?,
             env: fields.optional("env")?,
             files: fields.optional("files")?.unwrap_or_default(),
+            interfaces: fields.optional("interfaces")?.unwrap_or_default(),
         };
         fields.finish()?;
         request.check()?;
@@ -128,6 +200,10 @@ impl Refresh {
         }
         for file in &self.files {
             check_path("files", &file.path)?;
+        }
+        if self.interfaces.len() > MAX_INTERFACES {
+            let message = format!("has more than {MAX_INTERFACES} entries");
+            return wrong("interfaces", message);
         }
         Ok(())
     }

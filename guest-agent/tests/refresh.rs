@@ -45,6 +45,10 @@ fn a_refresh_does_everything_and_answers_with_the_hello() {
                 { "path": "/run/secrets/token", "mode": 0o600, "content": { "base64": "AP8=" } },
                 { "path": "/etc/empty", "content": "" },
             ],
+            "interfaces": [
+                { "place": 0, "mac": [2, 0, 0, 0, 0, 1], "address": "10.0.0.2/24", "gateway": "10.0.0.1" },
+                { "place": 1 },
+            ],
         }),
     );
     let answer = agent.json("POST", "/v1/refresh", body);
@@ -61,6 +65,9 @@ fn a_refresh_does_everything_and_answers_with_the_hello() {
     );
     assert_eq!(read("hostname"), "child");
     assert_eq!(read("neighbours"), "forgotten");
+    let interfaces: Value = serde_json::from_str(&read("interfaces")).unwrap();
+    assert_eq!(interfaces[0]["address"], "10.0.0.2/24");
+    assert_eq!(interfaces[1], json!({ "place": 1 }));
     assert_eq!(read("etc/machine-id"), "0123456789abcdef0123456789abcdef\n");
     assert_eq!(read("run/tine/generation"), "7\n");
     let token = stage.path().join("run/secrets/token");

@@ -6,6 +6,7 @@
 pub mod api;
 pub mod cli;
 pub mod jail;
+pub mod left;
 pub mod linux;
 pub mod python;
 pub mod sandbox;

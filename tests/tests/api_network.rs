@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -180,5 +181,49 @@ fn a_guest_reaches_its_gateway_and_the_metadata_store_also_behind_another_tap() 
         let config = second.get("/vm/config").expect(200).json();
         assert_eq!(config["network-interfaces"][0]["host_dev_name"], "tap1");
         assert_eq!(config["mmds-config"]["version"], "V2");
+        copies_have_addresses_of_their_own(&second);
     });
+}
+
+/// Two copies of a machine, each in a network namespace of its own, where the TAP device has the same name.
+fn copies_have_addresses_of_their_own(vmm: &Vmm) {
+    let body = json!({ "count": 2 }).to_string();
+    let forked = vmm.request("POST", "/v1/fork", Some(&body)).expect(201);
+    let socket = forked.json()["socket"].clone();
+    let address = |network: serde_json::Value| {
+        in_namespace(|| {
+            tap("tap1", "02:00:00:00:00:01");
+            let copy = Vmm::start([] as [&str; 0]);
+            let mut request = json!({ "fork": socket });
+            request["network"] = network.clone();
+            copy.put("/v1/restore", &request).expect(204);
+            copy.wait_until_running();
+            let first_ping = pings(&copy);
+            assert!(first_ping.contains(" 0% packet loss"), "{first_ping}");
+            let config = copy.get("/vm/config").expect(200).json();
+            let offered = config["network-interfaces"][0]["guest_mac"].clone();
+            let seen = copy
+                .guest_sh("cat /sys/class/net/eth0/address; ip -4 addr show dev eth0; ip route");
+            let (mac, rest) = seen.split_once('\n').unwrap();
+            assert_eq!(
+                offered.as_str().map(str::to_lowercase).as_deref(),
+                Some(mac)
+            );
+            MACS.lock().unwrap().push(mac.to_owned());
+            let own = network[0]["address"].as_str();
+            let own = own.map_or(format!("{GUEST}/24"), str::to_owned);
+            assert_eq!(rest.matches("inet ").count(), 1, "{rest}");
+            assert!(rest.contains(&format!("inet {own} ")), "{rest}");
+            assert!(rest.contains(&format!("default via {GATEWAY} ")), "{rest}");
+        });
+    };
+    static MACS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    address(json!(null));
+    address(json!([{ "id": "eth0", "address": "172.16.77.9/24", "gateway": GATEWAY }]));
+    let mut macs = MACS.lock().unwrap().clone();
+    macs.push(vmm.guest_sh("cat /sys/class/net/eth0/address"));
+    assert_eq!(macs[2], "06:00:ac:10:4d:02", "the machine keeps its own");
+    macs.sort();
+    macs.dedup();
+    assert_eq!(macs.len(), 3, "{macs:?}");
 }

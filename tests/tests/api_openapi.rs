@@ -229,7 +229,7 @@ fn the_examples_work_and_answers_are_as_described() {
                 &own
             }
             "created" | "nothing" | "last" => &created,
-            "started" | "tap" | "driver" => &started,
+            "started" | "tap" | "driver" | "running" => &started,
             "stream" => {
                 check_stream(&started, operation);
                 continue;
@@ -238,6 +238,7 @@ fn the_examples_work_and_answers_are_as_described() {
         };
         let expected = match operation.needs() {
             "tap" | "driver" => 400,
+            "running" => 409,
             _ => operation.status(),
         };
         let body = operation

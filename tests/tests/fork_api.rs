@@ -112,6 +112,23 @@ fn copies_do_not_wait_for_ever() {
 }
 
 #[test]
+fn each_that_is_taken_gives_the_next_one_time() {
+    let vmm = Vmm::running("counting");
+    let limit = Duration::from_millis(2000);
+    let body = json!({ "count": 3, "timeout_ms": limit.as_millis() as u64 }).to_string();
+    let forked = vmm.request("POST", "/v1/fork", Some(&body)).expect(201);
+    let socket = PathBuf::from(forked.json()["socket"].as_str().unwrap());
+    let start = Instant::now();
+    for _ in 0..3 {
+        // Time is what this is about.
+        thread::sleep(limit / 2);
+        let (_, answer) = take(&socket);
+        answer.expect(204);
+    }
+    assert!(start.elapsed() >= limit * 3 / 2);
+}
+
+#[test]
 fn those_who_come_and_go_harm_nobody() {
     let vmm = Vmm::running("counting");
     let body = json!({ "count": 5, "timeout_ms": 2000 }).to_string();

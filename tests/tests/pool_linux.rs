@@ -1,14 +1,15 @@
 //! Pools with a Linux guest: each machine is handed out once and replaced, and whoever is killed leaves
 //! nothing. One machine is booted, for the template.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use tine_tests::cli::{Place, read_until, signal, with_vmm};
+use tine_tests::left::{self, Random, files};
 use tine_tests::linux::image;
 use tine_tests::{require_kvm, text};
 
@@ -53,24 +54,6 @@ impl Pools {
         eventually(|| self.ready().len() == count);
         self.ready()
     }
-
-    /// The processes of machines in this place.
-    fn processes(&self) -> Vec<i32> {
-        let run = self.place.run().into_os_string().into_string().unwrap();
-        let all = fs::read_dir("/proc").unwrap().flatten();
-        let ours = all.filter(|entry| {
-            let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            text(&words).contains(&run)
-        });
-        let pids = ours.map(|entry| entry.file_name().into_string().unwrap());
-        pids.map(|pid| pid.parse().unwrap()).collect()
-    }
-
-    fn machines(&self) -> HashSet<String> {
-        let found = fs::read_dir(self.place.run()).unwrap().flatten();
-        let names = found.map(|entry| entry.file_name().into_string().unwrap());
-        names.filter(|name| !name.starts_with('.')).collect()
-    }
 }
 
 /// As its namesake, with fewer looks: each is a process, and guests need the processors.
@@ -79,6 +62,12 @@ fn eventually(so: impl Fn() -> bool) {
         thread::sleep(Duration::from_millis(100));
         so()
     });
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap().as_secs()
 }
 
 fn kill(pid: &Value) {
@@ -145,8 +134,25 @@ fn machines_wait_are_handed_out_once_and_are_replaced() {
     kill(&all.pool()["pid"]);
     eventually(|| all.pool()["pid"].is_null());
     assert_eq!(all.ready(), ready);
+    // Those that wait have lost the time, as after hours in which the host slept.
+    let generation = "ls -i /run/tine/generation";
+    let before: HashMap<&String, String> = ready
+        .iter()
+        .map(|id| {
+            let script = format!("date -s '2020-01-02 03:04:05' > /dev/null; {generation}");
+            (id, all.ok(&["exec", id, "--", "sh", "-c", &script]))
+        })
+        .collect();
     let third = all.ok(&["pool", "claim", "web"]).trim_end().to_owned();
     assert!(ready.contains(&third));
+    let script = format!("date +%s; {generation}");
+    let asked = now();
+    let said = all.ok(&["exec", &third, "--", "sh", "-c", &script]);
+    let (time, file) = said.split_once('\n').unwrap();
+    let time: u64 = time.parse().unwrap();
+    assert!((asked..=now()).contains(&time), "{asked} {time}");
+    // It was told, with random bytes that no other has; its generation is the same.
+    assert_ne!(file, before[&third]);
     assert!(
         all.fails(&["pool", "claim", "web@2"])
             .contains("no version 2")
@@ -160,7 +166,7 @@ fn machines_wait_are_handed_out_once_and_are_replaced() {
     let inspected: Value = serde_json::from_str(&all.ok(&["inspect", "--json", victim])).unwrap();
     kill(&inspected["pid"]);
     eventually(|| !all.ready().contains(victim) && all.ready().len() == 2);
-    assert!(!all.machines().contains(victim));
+    assert!(!all.place.machines().contains(victim));
 
     // For one command; the machine ends with it, and with who has it.
     let before = all.ready();
@@ -187,7 +193,7 @@ fn machines_wait_are_handed_out_once_and_are_replaced() {
     let said = text(&output.stdout);
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0] == "along b" && before.contains(lines[1]), "{said}");
-    assert!(!all.machines().contains(lines[1]));
+    assert!(!all.place.machines().contains(lines[1]));
     all.wait_for(2);
     let mut killed = all.tine(
         &[
@@ -199,10 +205,10 @@ fn machines_wait_are_handed_out_once_and_are_replaced() {
     let mut killed = killed.spawn().unwrap();
     let said = read_until(killed.stdout.as_mut().unwrap(), ".\n");
     let id = said.trim_end_matches(".\n");
-    assert!(all.machines().contains(id));
+    assert!(all.place.machines().contains(id));
     signal(&killed, libc::SIGKILL);
     killed.wait().unwrap();
-    eventually(|| !all.machines().contains(id));
+    eventually(|| !all.place.machines().contains(id));
 
     // Another version takes the place of what waits.
     let old = all.wait_for(2);
@@ -237,8 +243,13 @@ fn machines_wait_are_handed_out_once_and_are_replaced() {
     eventually(|| all.pool()["pid"].is_null());
     assert_eq!(all.ok(&["pool", "stop", "web"]), "web\n");
     let kept: HashSet<String> = claimed.into_iter().chain([third, new]).collect();
-    assert_eq!(all.machines(), kept);
-    assert_eq!(all.processes().len(), kept.len(), "{:?}", all.processes());
+    assert_eq!(all.place.machines(), kept);
+    assert_eq!(
+        all.place.processes().len(),
+        kept.len(),
+        "{:?}",
+        all.place.processes()
+    );
     assert_eq!(
         fs::read_dir(all.place.run().join(".pools"))
             .unwrap()
@@ -247,22 +258,29 @@ fn machines_wait_are_handed_out_once_and_are_replaced() {
     );
     let ids: Vec<&str> = kept.iter().map(String::as_str).collect();
     all.ok(&[&["rm", "-f"][..], &ids].concat());
-    assert_eq!(all.processes(), [] as [i32; 0]);
+    assert_eq!(all.place.processes(), []);
 
-    // At any moment of its start, with one of its machines: whatever it was at, nothing is left.
+    // At any moment, with some of its machines or without: whatever it was at, nothing is left, and what
+    // they are made of is as it was.
+    let templates = all.place.path("data/templates/web");
+    let before = files(&templates);
+    let mut random = Random::new();
     for round in 0..8 {
         all.ok(&["pool", "start", "-d", "-n", "3", "web"]);
         let pid = all.pool()["pid"].clone();
         // No event of it is waited for: the moment is to be another one each time.
-        thread::sleep(Duration::from_millis(round * 37));
-        let victim = all.processes().first().copied();
-        kill(&pid);
-        if let Some(victim) = victim.filter(|_| round % 2 == 0) {
-            kill(&Value::from(victim));
+        thread::sleep(random.within(Duration::from_millis(600)));
+        let victims = all.place.processes();
+        let victims = victims.into_iter().filter(|_| random.below(2) == 0);
+        let victims: Vec<_> = victims.collect();
+        if random.below(3) > 0 {
+            kill(&pid);
         }
+        victims.into_iter().for_each(|(pid, _)| left::kill(pid));
         all.ok(&["pool", "stop", "web"]);
-        assert_eq!(all.processes(), [] as [i32; 0], "round {round}");
-        assert_eq!(all.machines(), HashSet::new(), "round {round}");
+        assert_eq!(all.place.processes(), [], "round {round}");
+        assert_eq!(all.place.machines(), HashSet::new(), "round {round}");
+        assert_eq!(files(&templates), before, "round {round}");
     }
 
     // Whose directory is removed under it ends.
@@ -276,5 +294,5 @@ fn machines_wait_are_handed_out_once_and_are_replaced() {
         "{}",
         text(&ended.stderr)
     );
-    assert_eq!(all.processes(), [] as [i32; 0]);
+    assert_eq!(all.place.processes(), []);
 }

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::time::{ClockId, Timespec, clock_settime};
 
-use super::{neighbours, sys};
+use tine_guest_agent::refresh::NewInterface;
+
+use super::{interfaces, neighbours, sys};
 
 /// Where effects go.
 #[derive(Debug, Clone)]
@@ -48,6 +50,17 @@ impl Effects {
         match self {
             Self::Machine => Ok(rustix::system::sethostname(name.as_bytes())?),
             Self::Rehearsed(dir) => std::fs::write(dir.join("hostname"), name),
+        }
+    }
+
+    /// Gives network interfaces other addresses.
+    pub fn change_interfaces(&self, wanted: &[NewInterface]) -> io::Result<()> {
+        match self {
+            Self::Machine => interfaces::change(wanted),
+            Self::Rehearsed(_) if wanted.is_empty() => Ok(()),
+            Self::Rehearsed(dir) => {
+                std::fs::write(dir.join("interfaces"), serde_json::to_vec(wanted)?)
+            }
         }
     }
 

@@ -42,6 +42,9 @@ pub async fn refresh(agent: &Rc<Agent>, wanted: Refresh) -> Result<Hello, Fault>
             .set_hostname(name)
             .map_err(failed("the host name"))?;
     }
+    effects
+        .change_interfaces(&wanted.interfaces)
+        .map_err(failed("the network interfaces"))?;
     if let Some(env) = wanted.env {
         agent.env.replace(Arc::new(env));
     }

@@ -7,7 +7,7 @@ use tine_guest_agent::fields::FieldError;
 
 use super::fault::{Reply, done};
 use super::routes::Call;
-use crate::control::{GuestIdentity, RestoreRequest, SnapshotRequest, State};
+use crate::control::{GuestIdentity, OtherInterface, RestoreRequest, SnapshotRequest, State};
 use crate::snapshot::Place;
 
 /// Where memory comes from.
@@ -103,11 +103,16 @@ pub async fn load(call: Call) -> Reply {
             return Err(FieldError::new("mem_backend", words).into());
         }
     };
-    let taps = networks.unwrap_or_default().into_iter();
+    let networks = networks.unwrap_or_default().into_iter();
+    let interfaces = networks.map(|net| OtherInterface {
+        id: net.iface_id,
+        tap: Some(net.host_dev_name),
+        ..OtherInterface::default()
+    });
     let request = RestoreRequest {
         snapshot,
         resume: resume.unwrap_or_default(),
-        taps: taps.map(|net| (net.iface_id, net.host_dev_name)).collect(),
+        interfaces: interfaces.collect(),
         vsock: vsock.map(|vsock| vsock.uds_path),
         identity: GuestIdentity::default(),
     };

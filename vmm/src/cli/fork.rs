@@ -7,10 +7,13 @@ use tine::snapshot::Loaded;
 
 use super::copies::{self, Options, Origin};
 use super::failure::Failure;
-use super::{jail, limits, parse, rundir};
+use super::{jail, limits, parse, process, rundir};
 
-/// How long the image waits for the last of the copies.
-const PATIENCE: Duration = Duration::from_secs(3600);
+/// How much longer than a copy may take to be running the image waits for the next one to come; it is
+/// let go of after that if this process is killed.
+const MARGIN: Duration = Duration::from_secs(30);
+/// The longest that a machine lets it wait.
+const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Make copies of a machine that runs, with all its processes, and print their ids
 #[derive(clap::Args)]
@@ -57,7 +60,9 @@ pub async fn fork(args: Args) -> Result<u8, Failure> {
     // Before the machine stands still for it.
     limits::check(args.options.count, &rundir::make_root()?)?;
     let mut files = args.jail.files()?;
-    let forked = machine.fork(args.options.count, PATIENCE).await;
+    let patience = args.options.timeout.unwrap_or(process::PATIENCE);
+    let patience = patience.saturating_add(MARGIN).min(LONGEST);
+    let forked = machine.fork(args.options.count, patience).await;
     let forked = forked.map_err(failed)?;
     if let Some(files) = &mut files {
         // By its name: what it is there for ends with it.

@@ -21,7 +21,7 @@ use super::session::Signals;
 use super::{exit, output};
 
 /// How long a machine may take until it is running, when nothing else is said.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Between looks for the process's socket.
 const LOOK: Duration = Duration::from_millis(1);
 /// Lines of the console, or of the process's own output, that a failure shows.

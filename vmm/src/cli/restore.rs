@@ -7,10 +7,11 @@ use serde_json::json;
 use tine::agent;
 use tine::client::Machine as Client;
 use tine::config::{ConsoleConfig, MachineConfig};
-use tine::control::GuestIdentity;
+use tine::control::{GuestIdentity, give_addresses};
 use tine::image::Image;
 use tine::machine::Machine;
 use tine::snapshot::{Loaded, open_disks};
+use tine_guest_agent::refresh::{NewInterface, Refresh};
 use tine_snapshot::Snapshot;
 use tine_snapshot::manifest::Kind;
 
@@ -145,7 +146,11 @@ fn in_foreground(mut args: Args, identity: GuestIdentity) -> Result<u8, RunError
     let ready = match loaded.description.agent {
         false if !identity.is_empty() => return Err(RunError::NoAgent),
         false => Ready::Hello(None),
-        true => refreshed(&loaded, identity)?,
+        true => {
+            let interfaces = give_addresses(&mut config, &[], true);
+            let interfaces = interfaces.map_err(|err| RunError::Os("get random bytes", err))?;
+            refreshed(&loaded, identity, interfaces)?
+        }
     };
     let make = |on_end: OnEnd| {
         let (memory, sections) = (loaded.memory, loaded.sections);
@@ -335,9 +340,16 @@ async fn many(args: Args) -> Result<u8, Failure> {
 }
 
 /// How the agent of a restored guest comes to be ready.
-pub fn refreshed(loaded: &Loaded, identity: GuestIdentity) -> Result<Ready, RunError> {
+pub fn refreshed(
+    loaded: &Loaded,
+    identity: GuestIdentity,
+    interfaces: Vec<NewInterface>,
+) -> Result<Ready, RunError> {
     let generation = loaded.generation.saturating_add(1);
     let refresh = agent::new_identity(generation);
-    let refresh = refresh.map_err(|err| RunError::Os("get random bytes", err))?;
+    let refresh = Refresh {
+        interfaces,
+        ..refresh.map_err(|err| RunError::Os("get random bytes", err))?
+    };
     Ok(Ready::Refresh(Box::new(identity.put_into(refresh))))
 }

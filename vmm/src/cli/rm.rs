@@ -8,6 +8,7 @@ use tine::client::Machine;
 
 use super::failure::Failure;
 use super::jail;
+use super::leftover::kill_process_of;
 use super::machines::{self, Known};
 use super::output;
 use super::pidfd::Pidfd;
@@ -68,7 +69,12 @@ pub async fn remove(id: &str, force: bool) -> Result<(), Failure> {
     }
     jail::discard(&dir)?;
     fs::remove_dir_all(&dir)
-        .map_err(|err| Failure::new(format!("cannot remove {}: {err}", dir.display())))
+        .map_err(|err| Failure::new(format!("cannot remove {}: {err}", dir.display())))?;
+    if !served {
+        // Who made it may have been killed before its process was there to be asked.
+        kill_process_of(&dir);
+    }
+    Ok(())
 }
 
 /// Whether the machine is over, and its process on its way out.

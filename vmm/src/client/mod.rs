@@ -235,12 +235,19 @@ impl Machine {
         self.0.json(Method::PUT, "/v1/snapshots", body).await
     }
 
-    /// Makes `count` copies of the machine ready to be taken by other processes, for `patience` at
-    /// most. The machine goes on.
+    /// Makes `count` copies of the machine ready to be taken by other processes, until nobody has
+    /// taken one for `patience`. The machine goes on.
     pub async fn fork(&self, count: u32, patience: Duration) -> Result<Forked, Error> {
         let patience = patience.as_millis() as u64;
         let body = Body::json(&serde_json::json!({ "count": count, "timeout_ms": patience }));
         self.0.json(Method::POST, "/v1/fork", body).await
+    }
+
+    /// Tells a restored or forked machine's guest, which has waited, the time and random numbers of
+    /// now.
+    pub async fn refresh(&self) -> Result<(), Error> {
+        let body = Body::json(&serde_json::Map::new());
+        self.0.done(Method::POST, "/v1/refresh", body).await
     }
 
     /// Takes a snapshot of the disks alone, whose file systems the guest's agent holds still for the

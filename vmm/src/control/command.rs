@@ -6,6 +6,7 @@ use tokio::sync::oneshot;
 use super::disk_snapshot::Frozen;
 use super::fork::{ForkReply, ForkRequest, HandingOut};
 use super::handle::Permit;
+use super::refresh::GuestIdentity;
 use super::restore::RestoreRequest;
 use super::settings::{BadSettings, Change, DrivePatch, LoggerSettings, MetricsSettings};
 use super::snapshot::{SnapshotReply, SnapshotRequest};
@@ -111,6 +112,8 @@ pub(super) enum Command {
     PagesGone,
     /// Make the machine of a snapshot.
     Restore(Box<RestoreRequest>, Permit, Reply),
+    /// Tell a restored guest's agent again that it is a machine of its own.
+    Refresh(Box<GuestIdentity>, Permit, Reply),
     /// Change a drive of a running machine.
     Drive(DrivePatch, Reply),
     /// Ask the guest to reboot, as Ctrl-Alt-Del does.

@@ -233,6 +233,10 @@ impl Controller {
                 drop(permit);
                 answer(reply, result)
             }
+            Command::Refresh(identity, permit, reply) => {
+                self.refresh_again(*identity, permit, reply);
+                None
+            }
             Command::Drive(patch, reply) => answer(reply, self.update_drive(&patch)),
             Command::CtrlAltDel(reply) => answer(reply, self.ctrl_alt_del()),
             Command::Hello(hello) => {

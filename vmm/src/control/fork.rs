@@ -39,7 +39,7 @@ pub struct ForkRequest {
     pub count: u32,
     /// Where; in the run directory when not given.
     pub socket: Option<PathBuf>,
-    /// Until when, from the answer on.
+    /// How long it waits for the next one who takes one: whoever asked for them may be gone.
     pub patience: Duration,
 }
 
@@ -71,11 +71,10 @@ impl HandingOut {
     fn begin(mut socket: Socket, what: Ready, request: &ForkRequest) -> io::Result<Self> {
         let served = Arc::new(socket.take_listener()?);
         let listener = Arc::downgrade(&served);
-        let until = Instant::now() + request.patience;
-        let count = request.count;
+        let (count, patience) = (request.count, request.patience);
         let serve = move || {
             let mut takers = Takers::default();
-            if let Err(err) = hand_out(&served, &what.hand_over, count, until, &mut takers) {
+            if let Err(err) = hand_out(&served, &what.hand_over, count, patience, &mut takers) {
                 logger::log(Level::Warning, format_args!("handing a fork out: {err}"));
             }
             drop(served);
@@ -139,15 +138,17 @@ fn has_closed(stream: &UnixStream, limit: Duration) -> bool {
     poll(&mut polled, Some(&limit)).is_ok_and(|count| count > 0)
 }
 
-/// Takes connections until all copies are taken, time is up, or the socket is shut down.
+/// Takes connections until all copies are taken, nobody has taken one for a time, or the socket is shut
+/// down.
 fn hand_out(
     listener: &UnixListener,
     what: &HandOver,
     count: u32,
-    until: Instant,
+    patience: Duration,
     takers: &mut Takers,
 ) -> io::Result<()> {
     let mut left = count;
+    let mut until = Instant::now() + patience;
     while left > 0 {
         let wait = until.saturating_duration_since(Instant::now());
         // Also while there is always one more who comes, and goes before it is served.
@@ -177,6 +178,7 @@ fn hand_out(
         match what.send(&stream) {
             Ok(()) => {
                 left -= 1;
+                until = Instant::now() + patience;
                 takers.add(stream);
             }
             // That one has nothing; the next one may.

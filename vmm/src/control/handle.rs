@@ -14,6 +14,7 @@ use super::events::{Event, EventStream, Events};
 use super::files::Files;
 use super::fork::{ForkRequest, Forked};
 use super::metrics::Counters;
+use super::refresh::GuestIdentity;
 use super::restore::RestoreRequest;
 use super::settings::{Change, DrivePatch, LoggerSettings, MetricsSettings};
 use super::snapshot::{SnapshotRequest, Taken};
@@ -243,6 +244,14 @@ impl Handle {
     pub async fn restore(&self, request: RestoreRequest) -> Result<(), Refusal> {
         let permit = self.0.begin("restore")?;
         self.ask(|reply| Command::Restore(Box::new(request), permit, reply))
+            .await
+    }
+
+    /// Tells the agent of a restored or forked guest, which runs, the time and random numbers of now,
+    /// and what of the guest becomes another one.
+    pub async fn refresh(&self, identity: GuestIdentity) -> Result<(), Refusal> {
+        let permit = self.0.begin("refresh")?;
+        self.ask(|reply| Command::Refresh(Box::new(identity), permit, reply))
             .await
     }
 

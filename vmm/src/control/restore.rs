@@ -1,27 +1,20 @@
 //! Making the machine of a snapshot.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use tine_guest_agent::octets::Octets;
-use tine_guest_agent::refresh::{NewFile, Refresh};
-use tine_jailer::seccomp::Role;
+use tine_guest_agent::refresh::{NewInterface, Refresh};
 
 use super::command::{Command, Refusal};
 use super::controller::Controller;
-use super::handle::Shared;
+use super::interfaces::{OtherInterface, give_addresses};
+use super::refresh::GuestIdentity;
 use super::settings::Settings;
 use super::state::State;
-use crate::agent::{self, AgentError};
+use crate::agent;
 use crate::config::{ConsoleConfig, MachineConfig};
 use crate::machine::Machine;
 use crate::snapshot::{Loaded, Place};
-
-/// How long the agent of a restored guest may take to answer.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Which machine is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,44 +23,12 @@ pub struct RestoreRequest {
     pub snapshot: Place,
     /// Let its guest run at once.
     pub resume: bool,
-    /// TAP devices for interfaces, by the interfaces' ids, in the place of those it had.
-    pub taps: Vec<(String, String)>,
+    /// What of its network interfaces becomes another one.
+    pub interfaces: Vec<OtherInterface>,
     /// The socket by which other processes reach the guest's.
     pub vsock: Option<PathBuf>,
     /// What of it becomes another one.
     pub identity: GuestIdentity,
-}
-
-/// What the agent makes of a restored or forked guest before it counts as running, besides the time,
-/// random numbers and its generation.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct GuestIdentity {
-    /// A new host name.
-    pub hostname: Option<String>,
-    /// A new content of `/etc/machine-id`.
-    pub machine_id: Option<String>,
-    /// Variables for later commands.
-    pub env: Option<BTreeMap<String, Octets>>,
-    /// Files to be written.
-    pub files: Vec<NewFile>,
-}
-
-impl GuestIdentity {
-    /// Nothing of it changes.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// This, as the agent is told it.
-    pub fn put_into(self, refresh: Refresh) -> Refresh {
-        Refresh {
-            hostname: self.hostname,
-            machine_id: self.machine_id,
-            env: self.env,
-            files: self.files,
-            ..refresh
-        }
-    }
 }
 
 impl Controller {
@@ -81,13 +42,15 @@ impl Controller {
         }
         let loaded = Loaded::at(&request.snapshot)
             .map_err(|err| Refusal::failed("restore the snapshot", err))?;
-        if !loaded.description.agent && !request.identity.is_empty() {
+        let addresses = request.interfaces.iter();
+        let told = addresses.filter(|other| other.concerns_guest()).count() > 0;
+        if !loaded.description.agent && (told || !request.identity.is_empty()) {
             return Err(Refusal::failed(
                 "restore the snapshot",
-                "its guest has no agent that could be told another name, variables or files",
+                "its guest has no agent that could be told another name, variables, files or addresses",
             ));
         }
-        let mut config = self.restored_config(&loaded, request)?;
+        let (mut config, interfaces) = self.restored_config(&loaded, request)?;
         // In its directory the machine's own layers outlive its process; elsewhere they are gone with
         // their last descriptor.
         let run_dir = self.shared.identity.run_dir.clone();
@@ -97,7 +60,7 @@ impl Controller {
             .place(&loaded.description, &mut config, &own)
             .map_err(|err| Refusal::failed("restore the snapshot", err))?;
         self.shared.go(State::Starting, None);
-        let result = self.make(&loaded, &config, request);
+        let result = self.make(&loaded, &config, request, interfaces);
         if result.is_err() || run_dir.is_none() {
             made.iter().for_each(|path| drop(fs::remove_file(path)));
         }
@@ -121,12 +84,13 @@ impl Controller {
         Ok(())
     }
 
-    /// The configuration of the machine: the snapshot's, with what the caller gives.
+    /// The configuration of the machine: the snapshot's, with what the caller gives. And what its guest
+    /// is to be told of its network interfaces.
     fn restored_config(
         &self,
         loaded: &Loaded,
         request: &RestoreRequest,
-    ) -> Result<MachineConfig, Refusal> {
+    ) -> Result<(MachineConfig, Vec<NewInterface>), Refusal> {
         let failed = |reason: String| Refusal::failed("restore the snapshot", reason);
         let mut config = loaded.description.config();
         config.console = match (self.settings.console(), &request.snapshot) {
@@ -143,13 +107,19 @@ impl Controller {
             _ => None,
         };
         config.vsock.uds_path = request.vsock.clone().or(told);
-        for (id, tap) in &request.taps {
-            let mut interfaces = config.interfaces.iter_mut();
-            let interface = interfaces.find(|interface| interface.id == *id);
-            let interface = interface
-                .ok_or_else(|| failed(format!("its machine has no network interface {id:?}")))?;
-            interface.tap = tap.clone();
+        for OtherInterface { id, .. } in &request.interfaces {
+            let mut interfaces = config.interfaces.iter();
+            if !interfaces.any(|interface| interface.id == *id) {
+                return Err(failed(format!(
+                    "its machine has no network interface {id:?}"
+                )));
+            }
         }
+        // Clients of the known API have the same machine again, or see to that themselves.
+        let anew = matches!(request.snapshot, Place::Directory(_) | Place::Fork(_));
+        let anew = anew && loaded.description.agent;
+        let interfaces = give_addresses(&mut config, &request.interfaces, anew)
+            .map_err(|err| Refusal::failed("get random bytes for the guest", err))?;
         if let Some(interfaces) = &loaded.description.metadata {
             let store = self.shared.metadata.clone();
             let reached = loaded.description.metadata_config.unwrap_or_default();
@@ -161,7 +131,7 @@ impl Controller {
                 interfaces: interfaces.clone(),
             });
         }
-        Ok(config)
+        Ok((config, interfaces))
     }
 
     fn make(
@@ -169,6 +139,7 @@ impl Controller {
         loaded: &Loaded,
         config: &MachineConfig,
         request: &RestoreRequest,
+        interfaces: Vec<NewInterface>,
     ) -> Result<(), Refusal> {
         let ended = self.shared.clone();
         let machine = Machine::restore(
@@ -184,6 +155,10 @@ impl Controller {
         if loaded.description.agent {
             let refresh = agent::new_identity(self.generation)
                 .map_err(|err| Refusal::failed("get random bytes for the guest", err))?;
+            let refresh = Refresh {
+                interfaces,
+                ..refresh
+            };
             self.refresh = Some(request.identity.clone().put_into(refresh));
         }
         self.confine()?;
@@ -195,28 +170,5 @@ impl Controller {
             self.refresh_guest()?;
         }
         Ok(())
-    }
-
-    /// Tells the agent of a restored guest, which runs now, that it is another machine; on a thread
-    /// of its own, as the guest is not trusted to answer.
-    pub(super) fn refresh_guest(&mut self) -> Result<(), Refusal> {
-        let Some(refresh) = self.refresh.take() else {
-            return Ok(());
-        };
-        let vsock = self.started()?.vsock().clone();
-        let shared: Arc<Shared> = self.shared.clone();
-        let tell = move || {
-            let result = agent::refresh(&vsock, &refresh, Instant::now() + PATIENCE);
-            match result {
-                Ok(hello) => shared.tell(Command::Hello(Box::new(hello))),
-                // The machine is gone, and that has been told.
-                Err(AgentError::Connect(_)) if shared.status.borrow().state.is_over() => {}
-                Err(err) => shared.tell(Command::BadHello(err.to_string())),
-            }
-        };
-        let thread = self.starter.spawn("refresh", Role::Worker, tell);
-        thread
-            .map(drop)
-            .map_err(|err| Refusal::failed("start a thread", err))
     }
 }

@@ -42,6 +42,7 @@ pub const ROUTES: &[Route] = &[
     route!("PUT" "/v1/snapshots" snapshot::take),
     route!("POST" "/v1/fork" snapshot::fork),
     route!("PUT" "/v1/restore" restore::restore),
+    route!("POST" "/v1/refresh" restore::refresh),
     agent("GET", "/v1/health"),
     agent("POST", "/v1/shutdown"),
     agent("GET", "/v1/exec"),

@@ -1,25 +1,42 @@
-//! `/v1/restore`: a machine out of a snapshot's directory, or out of another machine.
+//! `/v1/restore`: a machine out of a snapshot's directory, or out of another machine. `/v1/refresh`: such
+//! a machine's guest, told again that it is one of its own.
 
-use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use tine_guest_agent::fields::FieldError;
+use tine_devices::virtio::net::MacAddr;
+use tine_guest_agent::fields::{FieldError, Fields};
 use tine_guest_agent::octets::Octets;
-use tine_guest_agent::refresh::{MIN_ENTROPY, NewFile, Refresh};
+use tine_guest_agent::refresh::{Address, MIN_ENTROPY, NewFile, Refresh};
 
 use super::snapshot::absolute;
 use crate::api::fault::{Reply, done};
 use crate::api::routes::Call;
-use crate::control::{GuestIdentity, RestoreRequest};
+use crate::control::{GuestIdentity, OtherInterface, RestoreRequest};
 use crate::snapshot::Place;
 
-/// A network interface's other TAP device.
+/// What of a network interface becomes another one.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Tap {
+struct Interface {
     id: String,
-    tap: String,
+    tap: Option<String>,
+    guest_mac: Option<MacAddr>,
+    address: Option<Address>,
+    gateway: Option<Ipv4Addr>,
+}
+
+impl From<Interface> for OtherInterface {
+    fn from(other: Interface) -> Self {
+        Self {
+            id: other.id,
+            tap: other.tap,
+            guest_mac: other.guest_mac,
+            address: other.address,
+            gateway: other.gateway,
+        }
+    }
 }
 
 /// `PUT /v1/restore`: in a process whose machine has not been configured.
@@ -28,12 +45,9 @@ pub async fn restore(call: Call) -> Reply {
     let snapshot: Option<PathBuf> = fields.optional("snapshot")?;
     let fork: Option<PathBuf> = fields.optional("fork")?;
     let resume: Option<bool> = fields.optional("resume")?;
-    let network: Option<Vec<Tap>> = fields.optional("network")?;
+    let network: Option<Vec<Interface>> = fields.optional("network")?;
     let vsock: Option<PathBuf> = fields.optional("vsock")?;
-    let hostname: Option<String> = fields.optional("hostname")?;
-    let machine_id: Option<String> = fields.optional("machine_id")?;
-    let env: Option<BTreeMap<String, Octets>> = fields.optional("env")?;
-    let files: Option<Vec<NewFile>> = fields.optional("files")?;
+    let identity = identity(&mut fields)?;
     fields.finish()?;
     let place = match (snapshot, fork) {
         (Some(dir), None) => {
@@ -49,27 +63,42 @@ pub async fn restore(call: Call) -> Reply {
         }
         (None, None) => return Err(FieldError::new("snapshot", "is missing, as is `fork`").into()),
     };
+    let interfaces = network.unwrap_or_default().into_iter();
+    let request = RestoreRequest {
+        snapshot: place,
+        resume: resume.unwrap_or(true),
+        interfaces: interfaces.map(OtherInterface::from).collect(),
+        vsock,
+        identity,
+    };
+    call.app.handle.restore(request).await?;
+    done()
+}
+
+/// `POST /v1/refresh`: a restored or forked guest is told the time and random numbers of now.
+pub async fn refresh(call: Call) -> Reply {
+    let mut fields = call.fields()?;
+    let identity = identity(&mut fields)?;
+    fields.finish()?;
+    call.app.handle.refresh(identity).await?;
+    done()
+}
+
+/// What of the guest becomes another one.
+fn identity(fields: &mut Fields) -> Result<GuestIdentity, FieldError> {
+    let files: Option<Vec<NewFile>> = fields.optional("files")?;
     let identity = GuestIdentity {
-        hostname,
-        machine_id,
-        env,
+        hostname: fields.optional("hostname")?,
+        machine_id: fields.optional("machine_id")?,
+        env: fields.optional("env")?,
         files: files.unwrap_or_default(),
     };
-    // The agent would refuse it, and the machine end for it.
+    // The agent would refuse it, and after a restore the machine end for it.
     let told = identity.clone().put_into(Refresh {
         generation: 1,
         entropy: Octets(vec![0; MIN_ENTROPY]),
         ..Refresh::default()
     });
     told.check()?;
-    let taps = network.unwrap_or_default().into_iter();
-    let request = RestoreRequest {
-        snapshot: place,
-        resume: resume.unwrap_or(true),
-        taps: taps.map(|tap| (tap.id, tap.tap)).collect(),
-        vsock,
-        identity,
-    };
-    call.app.handle.restore(request).await?;
-    done()
+    Ok(identity)
 }

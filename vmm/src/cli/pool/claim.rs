@@ -74,11 +74,9 @@ pub async fn ready(template: &Named) -> Result<Option<Claimed>, Failure> {
             continue;
         };
         let socket = rundir::root()?.join(&marker.id).join(SOCKET);
-        if Machine::at(socket)
-            .status()
-            .await
-            .is_ok_and(|status| status.is_running())
-        {
+        // It may have waited for hours: from here on the guest's time is that of now, as are the random
+        // bytes that it goes on with.
+        if Machine::at(socket).refresh().await.is_ok() {
             return Ok(Some(claimed));
         }
         // It has died, or its guest has, and the pool has not seen it yet.

@@ -1,14 +1,12 @@
 //! The end of a pool's machines, wherever on their way they are.
 
 use std::fs::{self, File};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 
 use super::place::{Keeping, Marker, Pool, Stage};
 use crate::cli::failure::Failure;
-use crate::cli::pidfd::Pidfd;
+use crate::cli::leftover::kill_process_of;
 use crate::cli::{rm, rundir};
 
 impl Pool {
@@ -81,31 +79,4 @@ pub async fn end(marker: &Marker) -> Result<(), Failure> {
             Ok(())
         }
     }
-}
-
-/// Kills the process that works in a directory, found by its arguments.
-fn kill_process_of(dir: &Path) {
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let pid = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok());
-        let Some(pid) = pid else { continue };
-        if !works_in(pid, dir) {
-            continue;
-        }
-        // Another process may have got its number before it was opened.
-        if let Some(process) = Pidfd::open(pid).filter(|_| works_in(pid, dir)) {
-            process.kill();
-        }
-    }
-}
-
-fn works_in(pid: i32, dir: &Path) -> bool {
-    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words: Vec<&[u8]> = words.split(|byte| *byte == 0).collect();
-    let dir = dir.as_os_str().as_bytes();
-    words
-        .windows(2)
-        .any(|pair| pair == [&b"--run-dir"[..], dir])
 }

@@ -191,7 +191,7 @@ fn go_on(
     loaded: Loaded,
     on_end: OnEnd,
 ) -> Result<(Machine, Ready), RunError> {
-    let ready = super::restore::refreshed(&loaded, GuestIdentity::default())?;
+    let ready = super::restore::refreshed(&loaded, GuestIdentity::default(), Vec::new())?;
     let (memory, sections) = (loaded.memory, loaded.sections);
     let machine = Machine::restore(config, memory, &sections, move |end| on_end(end))?;
     Ok((machine, ready))
