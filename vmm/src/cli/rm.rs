@@ -67,14 +67,13 @@ pub async fn remove(id: &str, force: bool) -> Result<(), Failure> {
     if served {
         end(id, &dir).await?;
     }
-    jail::discard(&dir)?;
     fs::remove_dir_all(&dir)
         .map_err(|err| Failure::new(format!("cannot remove {}: {err}", dir.display())))?;
     if !served {
         // Who made it may have been killed before its process was there to be asked.
         kill_process_of(&dir);
     }
-    Ok(())
+    jail::discard(&dir)
 }
 
 /// Whether the machine is over, and its process on its way out.
