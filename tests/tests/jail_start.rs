@@ -11,6 +11,7 @@ use serde_json::json;
 use tine_tests::guest;
 use tine_tests::jail::machine::{boot, connect, jails, request, start, walk};
 use tine_tests::jail::{copy, many_mounts, tine_jailer};
+use tine_tests::text;
 
 /// What `/proc/PID/status` says in one line.
 fn status(pid: i32, key: &str) -> String {
@@ -217,7 +218,14 @@ fn a_launcher_whose_sessions_leader_is_out_of_sight_makes_jails() {
         .unwrap();
     assert!(launcher.wait().unwrap().success());
     // The number in the jail's file was of that namespace, and must not be taken for one of this.
-    assert!(jails.collect().status.success());
+    let collected = jails.collect();
+    if !collected.status.success() {
+        // Who is in a namespace of its own, as in a container, cannot tell that the other one is over.
+        let said = text(&collected.stderr);
+        assert!(said.contains("written in another PID namespace"), "{said}");
+        fs::remove_file(jails.of_id("a").join("jail")).unwrap();
+        assert!(jails.collect().status.success());
+    }
     assert!(!jails.of_id("a").exists());
 }
 

@@ -212,14 +212,11 @@ impl Controller {
                 None
             }
             Command::Snapshot(request, permit, reply) => {
-                self.snapshot(request, reply);
-                // It is being written; the machine can be paused and resumed meanwhile.
-                drop(permit);
+                self.snapshot(request, permit, reply);
                 None
             }
             Command::Fork(request, permit, reply) => {
-                self.fork(request, reply);
-                drop(permit);
+                self.fork(request, permit, reply);
                 None
             }
             Command::HandingOut(at) => {

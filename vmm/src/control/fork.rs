@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 
 use super::command::{Command, Refusal};
 use super::controller::Controller;
+use super::handle::Permit;
 use super::snapshot::Writing;
 use crate::listen::Socket;
 use crate::logger::{self, Level};
@@ -190,8 +191,8 @@ fn hand_out(
 
 impl Controller {
     /// Takes the machine's state and lets it go on; the answer comes when it can be taken.
-    pub(super) fn fork(&mut self, request: ForkRequest, reply: ForkReply) {
-        if let Err((refusal, reply)) = self.begin_fork(request, reply) {
+    pub(super) fn fork(&mut self, request: ForkRequest, permit: Permit, reply: ForkReply) {
+        if let Err((refusal, reply)) = self.begin_fork(request, permit, reply) {
             logger::log(Level::Error, &refusal);
             // The one who asked may have gone away.
             let _ = reply.send(Err(refusal));
@@ -201,6 +202,7 @@ impl Controller {
     fn begin_fork(
         &mut self,
         request: ForkRequest,
+        permit: Permit,
         reply: ForkReply,
     ) -> Result<(), (Refusal, ForkReply)> {
         let run_dir = self.shared.identity.run_dir.clone();
@@ -248,6 +250,8 @@ impl Controller {
             }
             let _ = reply.send(result);
         };
+        // Before the answer, which that thread gives: who has it may begin the next change.
+        drop(permit);
         match self.starter.spawn("snapshot", Role::Fork, prepare) {
             Ok(thread) => {
                 self.writing = Some(Writing::new(thread, Arc::new(AtomicBool::new(false))));

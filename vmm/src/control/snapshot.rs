@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use super::command::{Command, Refusal};
 use super::controller::{Controller, Outcome};
 use super::events::Event;
+use super::handle::Permit;
 use super::handle::Shared;
 use super::state::State;
 use crate::logger::{self, Level};
@@ -84,8 +85,13 @@ impl Writing {
 
 impl Controller {
     /// Takes the machine's state and lets it go on; the answer comes from the thread that writes.
-    pub(super) fn snapshot(&mut self, request: SnapshotRequest, reply: SnapshotReply) {
-        if let Err(refusal) = self.begin_snapshot(request, reply) {
+    pub(super) fn snapshot(
+        &mut self,
+        request: SnapshotRequest,
+        permit: Permit,
+        reply: SnapshotReply,
+    ) {
+        if let Err(refusal) = self.begin_snapshot(request, permit, reply) {
             let (refusal, reply) = *refusal;
             logger::log(Level::Error, &refusal);
             // The one who asked may have gone away.
@@ -96,6 +102,7 @@ impl Controller {
     fn begin_snapshot(
         &mut self,
         request: SnapshotRequest,
+        permit: Permit,
         reply: SnapshotReply,
     ) -> Result<(), Box<(Refusal, SnapshotReply)>> {
         let start = Instant::now();
@@ -114,6 +121,9 @@ impl Controller {
             start,
             pause,
         };
+        // It is being written; the machine can be paused and resumed meanwhile. And before the answer,
+        // which the writing thread gives: who has it may begin the next change.
+        drop(permit);
         self.write_out(job, move |target, report| {
             let manifest = save.write(target, report)?;
             // Lets go of the frozen images before anybody is told that they are free.
