@@ -5,10 +5,14 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
 use super::pidfd::Pidfd;
+
+/// How long a process that was killed may take to be gone.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The lock of a directory whose maker is gone, to remove it under; `None` while there is one.
 pub fn own(dir: &Path) -> Option<File> {
@@ -25,7 +29,8 @@ pub fn is_named(path: &Path, open: &File) -> bool {
     }
 }
 
-/// Kills the process that works in a directory, found by its arguments: it has no socket yet.
+/// Kills the process that works in a directory, found by its arguments: it has no socket yet, or no
+/// more. Waits for its end, within [`PATIENCE`].
 pub fn kill_process_of(dir: &Path) {
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let pid = entry
@@ -39,6 +44,7 @@ pub fn kill_process_of(dir: &Path) {
         // Another process may have got its number before it was opened.
         if let Some(process) = Pidfd::open(pid).filter(|_| works_in(pid, dir)) {
             process.kill();
+            process.has_ended(PATIENCE);
         }
     }
 }

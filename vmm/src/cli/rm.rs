@@ -64,13 +64,15 @@ pub async fn remove(id: &str, force: bool) -> Result<(), Failure> {
             "machine {id} is just being made: try again, or end the `tine run` that makes it"
         )));
     }
-    if served {
-        end(id, &dir).await?;
+    match served {
+        true => end(id, &dir).await?,
+        // It may be writing its last record, or have no socket yet since who made it was killed.
+        false => kill_process_of(&dir),
     }
     fs::remove_dir_all(&dir)
         .map_err(|err| Failure::new(format!("cannot remove {}: {err}", dir.display())))?;
     if !served {
-        // Who made it may have been killed before its process was there to be asked.
+        // One that was about to become a machine has found its directory until now.
         kill_process_of(&dir);
     }
     jail::discard(&dir)
