@@ -224,6 +224,7 @@ fn a_launcher_whose_sessions_leader_is_out_of_sight_makes_jails() {
         let said = text(&collected.stderr);
         assert!(said.contains("written in another PID namespace"), "{said}");
         fs::remove_file(jails.of_id("a").join("jail")).unwrap();
+        fs::remove_dir_all(jails.of_id("a")).unwrap();
         assert!(jails.collect().status.success());
     }
     assert!(!jails.of_id("a").exists());
