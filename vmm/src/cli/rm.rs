@@ -64,11 +64,12 @@ pub async fn remove(id: &str, force: bool) -> Result<(), Failure> {
             "machine {id} is just being made: try again, or end the `tine run` that makes it"
         )));
     }
-    match served {
-        true => end(id, &dir).await?,
-        // It may be writing its last record, or have no socket yet since who made it was killed.
-        false => kill_process_of(&dir),
+    if served {
+        end(id, &dir).await?;
     }
+    // It may have no socket any more and be writing its last record, or have none yet, since who made
+    // it was killed.
+    kill_process_of(&dir);
     fs::remove_dir_all(&dir)
         .map_err(|err| Failure::new(format!("cannot remove {}: {err}", dir.display())))?;
     if !served {
