@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -44,7 +45,10 @@ impl Machine {
             let path = helper.display();
             format!("cannot read {path}: build it with `cargo build --release -p tine-bench`")
         })?;
-        let dir = dir.join(ID);
+        // Several questions of a run have one each.
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let dir = dir.join(format!("{ID}-{number}"));
         fs::create_dir(&dir)?;
         let monitor = tine.with_file_name("tine-vmm");
         let process = Command::new(&monitor)
