@@ -209,13 +209,15 @@ fn judged(
     let judge = |(answer, measure): (&Answer, &Measure)| {
         let (ratio, verdict) = compare(answer, measure)?;
         let good = verdict.good(measure.unit);
+        // All of the interval has to be beyond: one and the same build was found slower otherwise.
+        let nearest = distance(ratio.low).min(distance(ratio.high));
         Some(Judged {
             finding: Finding {
                 question: answer.question.to_string(),
                 measure: measure.name.to_string(),
                 ratio,
             },
-            slower: good == Some(false) && distance(ratio.value) >= distance(LET_PASS),
+            slower: good == Some(false) && nearest >= distance(LET_PASS),
             undecided: good.is_none(),
         })
     };
