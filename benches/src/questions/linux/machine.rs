@@ -17,8 +17,6 @@ use super::http::{Connection, PATIENCE};
 
 /// The guest's memory in MiB: a file of 64 MiB has to fit into half of it. More takes longer to boot.
 const MEMORY: u64 = 192;
-/// Its name.
-const ID: &str = "bench";
 /// Where the agent listens.
 const AGENT: u32 = 1024;
 /// Where the helper listens.
@@ -30,6 +28,8 @@ pub const PROGRAMS: [&str; 2] = ["/bench/tiny", "/bin/true"];
 /// A running machine. Dropping it kills it.
 pub struct Machine {
     process: Child,
+    /// Its id, and its directory's name: how `tine exec` finds it.
+    id: String,
     dir: PathBuf,
     tine: PathBuf,
     next: u64,
@@ -48,13 +48,14 @@ impl Machine {
         // Several questions of a run have one each.
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let dir = dir.join(format!("{ID}-{number}"));
+        let id = format!("bench-{number}");
+        let dir = dir.join(&id);
         fs::create_dir(&dir)?;
         let monitor = tine.with_file_name("tine-vmm");
         let process = Command::new(&monitor)
             .arg("--api-sock")
             .arg(dir.join("api.sock"))
-            .args(["--id", ID])
+            .args(["--id", &id])
             .arg("--run-dir")
             .arg(&dir)
             .stdin(Stdio::null())
@@ -62,6 +63,7 @@ impl Machine {
             .with_context(|| format!("cannot start {}", monitor.display()))?;
         let mut machine = Self {
             process,
+            id,
             dir,
             tine: tine.to_owned(),
             next: 0,
@@ -149,7 +151,7 @@ impl Machine {
         let mut command = Command::new(&self.tine);
         let run_dir = self.dir.parent().context("a directory above")?;
         command
-            .args(["exec", ID, "--", program])
+            .args(["exec", &self.id, "--", program])
             .env("TINE_RUN_DIR", run_dir);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let before = children_time();
