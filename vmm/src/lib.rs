@@ -2,6 +2,8 @@
 //!
 //! This library makes and runs machines: [`config::MachineConfig`] says what is wanted,
 //! [`machine::Machine::assemble`] makes it, [`agent::Agent`] runs commands in its guest.
+//! [`launch::Launcher`] starts machines in processes of their own, [`client::Machine`] is one of those from
+//! outside.
 
 pub mod agent;
 pub mod api;
@@ -15,6 +17,7 @@ pub mod control;
 pub mod host;
 pub mod image;
 pub mod kvm;
+pub mod launch;
 pub mod layout;
 mod listen;
 pub mod logger;

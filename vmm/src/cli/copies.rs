@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io;
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tine::client::Machine;
 use tine::control::GuestIdentity;
+use tine::launch;
 use tine_guest_agent::refresh::NewFile;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, LocalSet};
@@ -20,11 +20,7 @@ use super::jail::Files;
 use super::process::Process;
 use super::rundir::{self, CONSOLE, SOCKET};
 use super::session::Signals;
-use super::{identity, limits, output, parse};
-
-/// Machines on their way up at a time, for each processor: while one waits, another one works. More
-/// would not make the last one earlier, and the first ones later.
-const FOR_EACH_CPU: usize = 2;
+use super::{identity, output, parse};
 
 /// How many copies, what they are called, and what they are told.
 #[derive(clap::Args)]
@@ -83,10 +79,10 @@ impl Drop for Unfinished {
 
 /// Makes them all. An error only where none was begun, or all were given up for a signal.
 pub async fn make(options: &Options, origin: Origin) -> Result<Vec<Outcome>, Failure> {
-    limits::check(options.count, &rundir::make_root()?)?;
+    check_room(options.count)?;
     let files = identity::read(&options.files)?;
     let mut signals = Signals::watch()?;
-    let turns = Rc::new(Semaphore::new(at_a_time()));
+    let turns = Rc::new(Semaphore::new(launch::at_a_time()));
     let origin = Rc::new(origin);
     let (wait, limit) = (origin.agent && !options.no_wait, options.timeout);
     let all = async {
@@ -118,10 +114,14 @@ pub async fn make(options: &Options, origin: Origin) -> Result<Vec<Outcome>, Fai
     }
 }
 
-/// Machines on their way up at a time.
-pub fn at_a_time() -> usize {
-    let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
-    cpus * FOR_EACH_CPU
+/// Refuses a batch that the host has no room for.
+pub fn check_room(count: u32) -> Result<(), Failure> {
+    let room = launch::check_room(count, &rundir::make_root()?);
+    room.map_err(|err| {
+        Failure::new(format!(
+            "{err}; ask for fewer, or remove others with `tine rm`"
+        ))
+    })
 }
 
 /// Makes one. With `wait` its agent has answered, within that limit, when this returns; what is
@@ -144,12 +144,11 @@ pub async fn one(
     let mut request = origin.request.clone();
     if origin.agent {
         let identity = GuestIdentity {
-            hostname: Some(identity::hostname(id)),
-            machine_id: Some(identity::machine_id()),
             env: identity::variables(origin.env.iter().cloned()),
             files,
+            ..GuestIdentity::of(id)
         };
-        identity::put_into(&identity, &mut request);
+        identity.put_into_request(&mut request);
     }
     let work = async |process: &Process, machine: &Machine| {
         let serial = json!({ "serial_out_path": process.dir.join(CONSOLE) });

@@ -7,7 +7,7 @@ use tine::snapshot::Loaded;
 
 use super::copies::{self, Options, Origin};
 use super::failure::Failure;
-use super::{jail, limits, parse, process, rundir};
+use super::{jail, parse, process, rundir};
 
 /// How much longer than a copy may take to be running the image waits for the next one to come; it is
 /// let go of after that if this process is killed.
@@ -58,7 +58,7 @@ pub async fn fork(args: Args) -> Result<u8, Failure> {
         )));
     }
     // Before the machine stands still for it.
-    limits::check(args.options.count, &rundir::make_root()?)?;
+    copies::check_room(args.options.count)?;
     let mut files = args.jail.files()?;
     let patience = args.options.timeout.unwrap_or(process::PATIENCE);
     let patience = patience.saturating_add(MARGIN).min(LONGEST);

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use serde_json::{Value, json};
-use tine::control::GuestIdentity;
 use tine_guest_agent::octets::Octets;
 use tine_guest_agent::refresh::NewFile;
 
@@ -35,29 +33,4 @@ pub fn variables(
     let all = all.into_iter();
     let all: BTreeMap<_, _> = all.map(|(name, value)| (name, value.into())).collect();
     (!all.is_empty()).then_some(all)
-}
-
-/// The host name of the machine `id`: it has no underscore.
-pub fn hostname(id: &str) -> String {
-    id.replace('_', "-")
-}
-
-/// As `systemd-machine-id-setup` makes one: 128 random bits.
-pub fn machine_id() -> String {
-    let bits = tine::client::new_request_id() + &tine::client::new_request_id();
-    bits[..32].to_owned()
-}
-
-/// Puts it into the body of `PUT /v1/restore`.
-pub fn put_into(identity: &GuestIdentity, request: &mut Value) {
-    for (field, value) in [
-        ("hostname", json!(identity.hostname)),
-        ("machine_id", json!(identity.machine_id)),
-        ("env", json!(identity.env)),
-        ("files", json!(identity.files)),
-    ] {
-        if !value.is_null() {
-            request[field] = value;
-        }
-    }
 }

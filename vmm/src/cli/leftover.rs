@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::pidfd::Pidfd;
+use tine::launch::Pidfd;
 
 /// How long a process that was killed may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(10);

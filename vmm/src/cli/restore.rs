@@ -119,8 +119,9 @@ impl Args {
             files: identity::read(&self.files)?,
         };
         if self.template.is_some() {
-            identity.machine_id = Some(identity::machine_id());
-            identity.hostname = identity.hostname.or(id.map(identity::hostname));
+            let own = GuestIdentity::of(id.unwrap_or_default());
+            identity.machine_id = own.machine_id;
+            identity.hostname = identity.hostname.or(own.hostname.filter(|_| id.is_some()));
         }
         Ok(identity)
     }
@@ -207,7 +208,7 @@ async fn detached(mut args: Args) -> Result<u8, Failure> {
             return ready(process, machine, &args, &mut timing).await;
         }
         let mut request = json!({ "snapshot": snapshot });
-        identity::put_into(&identity, &mut request);
+        identity.put_into_request(&mut request);
         process.put(machine, "/v1/restore", &request).await?;
         // Its files are open.
         drop(template.take());

@@ -11,8 +11,8 @@ use super::jail;
 use super::leftover::kill_process_of;
 use super::machines::{self, Known};
 use super::output;
-use super::pidfd::Pidfd;
 use super::rundir::{self, SOCKET};
+use tine::launch::Pidfd;
 
 /// How long a machine's process may take to accept its deletion, and then to end.
 const PATIENCE: Duration = Duration::from_secs(10);

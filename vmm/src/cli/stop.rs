@@ -10,11 +10,11 @@ use tine::image::Image;
 use tine_guest_agent::status::ShutdownRequest;
 
 use super::failure::Failure;
-use super::pidfd::Pidfd;
 use super::process::Process;
 use super::rundir::{self, SOCKET};
 use super::session::Signals;
 use super::{jail, output, parse};
+use tine::launch::Pidfd;
 
 /// How long a guest may take to end its processes and write its disks, when nothing is said.
 const PATIENCE: Duration = Duration::from_secs(60);

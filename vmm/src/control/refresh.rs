@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use tine_devices::virtio::vsock::VsockHandle;
 use tine_guest_agent::octets::Octets;
 use tine_guest_agent::refresh::{NewFile, Refresh};
@@ -15,6 +16,7 @@ use super::controller::Controller;
 use super::handle::{Permit, Shared};
 use super::state::State;
 use crate::agent::{self, AgentError};
+use crate::client;
 use crate::logger::{self, Level};
 
 /// How long the agent of a restored guest may take to answer.
@@ -42,6 +44,32 @@ impl GuestIdentity {
     /// Nothing of it changes.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// That of the machine `id`: its host name is the id (a host name has no underscore), and its
+    /// machine id 128 random bits, as systemd-machine-id-setup(1) makes one.
+    pub fn of(id: &str) -> Self {
+        let bits = client::new_request_id() + &client::new_request_id();
+        Self {
+            hostname: Some(id.replace('_', "-")),
+            machine_id: Some(bits[..32].to_owned()),
+            ..Self::default()
+        }
+    }
+
+    /// Puts it into the body of `PUT /v1/restore`, an object.
+    pub fn put_into_request(&self, request: &mut Value) {
+        let fields = [
+            ("hostname", self.hostname.as_ref().map(|name| json!(name))),
+            ("machine_id", self.machine_id.as_ref().map(|id| json!(id))),
+            ("env", self.env.as_ref().map(|env| json!(env))),
+            ("files", (!self.files.is_empty()).then(|| json!(self.files))),
+        ];
+        for (field, value) in fields {
+            if let Some(value) = value {
+                request[field] = value;
+            }
+        }
     }
 
     /// This, as the agent is told it.

@@ -14,11 +14,11 @@ use crate::cli::exec::Place;
 use crate::cli::exit::{self, TIMED_OUT};
 use crate::cli::failure::Failure;
 use crate::cli::identity;
-use crate::cli::pidfd::Pidfd;
 use crate::cli::rundir::{self, SOCKET};
 use crate::cli::session::{self, Ended, Signals};
 use crate::cli::template::{Named, Store, named};
 use crate::cli::{output, parse};
+use tine::launch::Pidfd;
 
 /// How long a claim waits when nothing is said.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -113,8 +113,8 @@ async fn wait(template: &Named, limit: Duration) -> Result<Claimed, Failure> {
         };
         tokio::select! {
             changed = watch.changed() => changed?,
-            // Another look, which finds what it did last.
-            () = keeper.ended() => {}
+            // Another look, which finds what it did last; also where its end cannot be waited for.
+            _ = keeper.ended() => {}
             () = tokio::time::sleep_until(deadline) => {
                 return Err(Failure {
                     status: TIMED_OUT,

@@ -18,12 +18,12 @@ use super::place::{Marker, Pool, Stage};
 use super::watch::Watch;
 use crate::cli::copies::{self, Origin};
 use crate::cli::failure::Failure;
-use crate::cli::pidfd::Pidfd;
 use crate::cli::process::Process;
 use crate::cli::rundir::{self, SOCKET};
 use crate::cli::session::Signals;
 use crate::cli::template::{Named, Store};
 use crate::cli::{jail, restore};
+use tine::launch::{self, Pidfd};
 
 /// Between attempts when none can be made.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -107,7 +107,7 @@ impl Supply {
             making: RefCell::default(),
             failed: RefCell::default(),
             changed: Notify::new(),
-            turns: Semaphore::new(copies::at_a_time()),
+            turns: Semaphore::new(launch::at_a_time()),
         })
     }
 
@@ -153,7 +153,8 @@ impl Supply {
         self.alive.borrow_mut().insert(id.to_owned());
         let (shared, id) = (self.clone(), id.to_owned());
         tokio::task::spawn_local(async move {
-            process.ended().await;
+            // Where that cannot be waited for, another look is taken.
+            let _ = process.ended().await;
             if let Some(made) = made {
                 made.reap();
             }

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
 use crate::cli::failure::Failure;
-use crate::cli::readable::watched;
 use crate::cli::template::store::failed;
+use tine::launch::watched;
 
 /// What happens in directories.
 pub struct Watch(AsyncFd<OwnedFd>);

@@ -7,7 +7,7 @@ use super::{absolute, rundir};
 use crate::cli::failure::Failure;
 use crate::cli::jail::Stage;
 use crate::cli::output;
-use crate::cli::pidfd::Pidfd;
+use tine::launch::Pidfd;
 
 /// How long the machine's process may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -7,6 +7,10 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Has the event loop watch a descriptor.
+///
+/// # Errors
+///
+/// When it is of a kind that cannot be watched, is watched already, or there is no event loop.
 pub fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: it is owned by what is returned, which closes it after it has been taken off the event
     // loop, and gives it to nobody before.

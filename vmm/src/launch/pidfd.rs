@@ -1,5 +1,6 @@
 //! The process of a machine, held by a descriptor: its number may be another process's later, this may not.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use tokio::net::UnixStream;
 use super::readable::watched;
 
 /// A process.
+#[derive(Debug)]
 pub struct Pidfd(OwnedFd);
 
 impl Pidfd {
@@ -39,11 +41,12 @@ impl Pidfd {
     }
 
     /// Waits for its end.
-    pub async fn ended(self) {
-        // Where that cannot be waited for, another look is taken.
-        if let Ok(process) = watched(self.0) {
-            let _ = process.readable().await;
-        }
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be waited for: this process has too many files open, or no event loop.
+    pub async fn ended(self) -> io::Result<()> {
+        watched(self.0)?.readable().await.map(drop)
     }
 
     /// Asks it to end.

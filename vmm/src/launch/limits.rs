@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::failure::Failure;
+use super::LaunchError;
 
 /// Bytes that an idle machine of a shared image takes at least: its monitor's own pages (0.4 MiB),
 /// tables of pages, and what its guest writes when it learns who it is.
@@ -72,13 +72,15 @@ impl Host {
     }
 }
 
-/// Refuses a batch that the host has no room for.
-pub fn check(count: u32, run_dir: &Path) -> Result<(), Failure> {
-    match Host::look(run_dir).too_little(count.into()) {
+/// Whether the host has room for `count` more machines whose directories are in `dir`.
+///
+/// # Errors
+///
+/// [`LaunchError::NoRoom`] with the limit that is in the way, before any machine was begun.
+pub fn check_room(count: u32, dir: &Path) -> Result<(), LaunchError> {
+    match Host::look(dir).too_little(count.into()) {
         None => Ok(()),
-        Some(words) => Err(Failure::new(format!(
-            "{words}: none was begun; ask for fewer, or remove others with `tine rm`"
-        ))),
+        Some(words) => Err(LaunchError::NoRoom(words)),
     }
 }
 

@@ -1,0 +1,201 @@
+//! A machine's process, from its start to its end.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::ops::Deref;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use super::{LaunchError, Pidfd};
+use crate::client::Machine;
+
+/// Names of the files in a machine's directory: as the command line calls them.
+const SOCKET: &str = "api.sock";
+const CONSOLE: &str = "console.log";
+const LOG: &str = "vmm.log";
+/// Between looks for the process's socket.
+const LOOK: Duration = Duration::from_millis(1);
+/// Most bytes of what a process printed that an error shows.
+const SAID: usize = 2000;
+/// Most characters of an id.
+const MAX_ID: usize = 64;
+
+/// A machine whose process this program has started; it can be used as the [`Machine`] that it is.
+///
+/// Dropped, the process is killed, and its directory removed, after [`Self::detach`] neither.
+#[derive(Debug)]
+pub struct Launched {
+    id: String,
+    dir: PathBuf,
+    machine: Machine,
+    child: Option<Child>,
+}
+
+impl Launched {
+    pub(super) async fn start(
+        program: &Path,
+        parent: &Path,
+        id: &str,
+    ) -> Result<Self, LaunchError> {
+        check_id(id)?;
+        let parent = super::absolute(id, parent)?;
+        let dir = parent.join(id);
+        let failed = |path: &Path, source| LaunchError::Directory {
+            id: id.to_owned(),
+            path: path.to_owned(),
+            source,
+        };
+        let mut builder = DirBuilder::new();
+        builder.mode(0o700);
+        builder
+            .create(&dir)
+            .or_else(|err| match err.kind() {
+                io::ErrorKind::NotFound => {
+                    // The place may be being made by another task at this moment.
+                    DirBuilder::new()
+                        .recursive(true)
+                        .mode(0o700)
+                        .create(&parent)?;
+                    builder.create(&dir)
+                }
+                _ => Err(err),
+            })
+            .map_err(|err| failed(&dir, err))?;
+        let mut launched = Self {
+            id: id.to_owned(),
+            machine: Machine::at(dir.join(SOCKET)),
+            dir,
+            child: None,
+        };
+        let log = launched.dir.join(LOG);
+        let out = File::create(&log).and_then(|out| Ok((out.try_clone()?, out)));
+        let (out, err) = out.map_err(|err| failed(&log, err))?;
+        let child = Command::new(program)
+            .arg("--api-sock")
+            .arg(launched.machine.socket())
+            .args(["--id", id])
+            .arg("--run-dir")
+            .arg(&launched.dir)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            // The keys of a terminal are not meant for it.
+            .process_group(0)
+            .spawn();
+        launched.child = Some(child.map_err(|source| LaunchError::Program {
+            id: id.to_owned(),
+            program: program.to_owned(),
+            source,
+        })?);
+        launched.connect().await?;
+        Ok(launched)
+    }
+
+    /// Waits until the process answers.
+    async fn connect(&mut self) -> Result<(), LaunchError> {
+        loop {
+            let source = match Machine::connect(self.machine.socket()).await {
+                Ok(_) => return Ok(()),
+                Err(err) if err.is_gone() => None,
+                Err(err) => Some(Box::new(err)),
+            };
+            let id = self.id.clone();
+            if let Some(source) = source {
+                return Err(LaunchError::Machine { id, source });
+            }
+            let ended = self.child.as_mut().and_then(|child| child.try_wait().ok());
+            if let Some(status) = ended.flatten() {
+                let said = self.said();
+                return Err(LaunchError::Ended { id, status, said });
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where its console goes, if it was restored or forked.
+    pub fn console(&self) -> PathBuf {
+        self.dir.join(CONSOLE)
+    }
+
+    /// The process's number.
+    pub fn pid(&self) -> u32 {
+        // There is one from the first moment that anybody else sees this.
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// What the process printed last.
+    pub fn said(&self) -> String {
+        let all = fs::read(self.dir.join(LOG)).unwrap_or_default();
+        let last = &all[all.len().saturating_sub(SAID)..];
+        String::from_utf8_lossy(last).trim().to_owned()
+    }
+
+    /// Waits for the end of the process, however it comes.
+    ///
+    /// # Errors
+    ///
+    /// When the process cannot be watched: this program has too many files open.
+    pub async fn ended(&self) -> io::Result<()> {
+        let pid = i32::try_from(self.pid()).map_err(io::Error::other)?;
+        // Its number is its own until it has been waited for, which only dropping this does.
+        match Pidfd::open(pid) {
+            Some(process) => process.ended().await,
+            None => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Leaves the process and its directory as they are, and gives the machine. It goes on when this
+    /// program ends.
+    pub fn detach(mut self) -> Machine {
+        self.child = None;
+        self.dir = PathBuf::new();
+        self.machine.clone()
+    }
+}
+
+impl Deref for Launched {
+    type Target = Machine;
+
+    fn deref(&self) -> &Machine {
+        &self.machine
+    }
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if !self.dir.as_os_str().is_empty() {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// An id is a directory's name.
+pub(super) fn check_id(id: &str) -> Result<(), LaunchError> {
+    let fits =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+    match (1..=MAX_ID).contains(&id.len()) && id.bytes().all(fits) {
+        true => Ok(()),
+        false => Err(LaunchError::Id {
+            id: id.to_owned(),
+            why: "it is to be 1 to 64 of a-z, 0-9, `_` and `-`",
+        }),
+    }
+}
