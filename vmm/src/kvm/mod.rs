@@ -65,9 +65,10 @@ const REQUIRED: [Cap; 7] = [
     Cap::TscDeadlineTimer,
 ];
 
-/// An open `/dev/kvm`.
+/// An open `/dev/kvm`; clones are the same one.
+#[derive(Clone)]
 pub struct Host {
-    kvm: Kvm,
+    kvm: Arc<Kvm>,
 }
 
 impl Host {
@@ -83,7 +84,7 @@ impl Host {
             version => return Err(KvmError::Version(version)),
         }
         match REQUIRED.into_iter().find(|cap| !kvm.check_extension(*cap)) {
-            None => Ok(Self { kvm }),
+            None => Ok(Self { kvm: Arc::new(kvm) }),
             Some(missing) => Err(KvmError::Capability(missing)),
         }
     }

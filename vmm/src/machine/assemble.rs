@@ -1,8 +1,10 @@
 //! Putting a machine together, in the order that KVM is quickest with: memory slots before vCPUs
 //! and interrupt controllers exist, since changing slots later waits for all of them.
 
-use std::sync::{Arc, Mutex};
+use std::io;
+use std::sync::{Arc, Mutex, mpsc};
 
+use kvm_bindings::CpuId;
 use kvm_ioctls::VcpuFd;
 use tine_devices::virtio::balloon::Balloon;
 use tine_devices::virtio::block::Block;
@@ -22,7 +24,7 @@ use crate::config::{ConsoleConfig, MachineConfig};
 use crate::host::HostKind;
 use crate::kvm::{Host, KvmError, Vm};
 use crate::memory::{Initial, MachineMemory};
-use crate::vcpu::{self, Emulator, Ending, OnEnd, VcpuThread};
+use crate::vcpu::{self, Emulator, Ending, OnEnd, VcpuAhead, Work};
 
 /// What a machine begins with.
 enum Origin<'a> {
@@ -68,6 +70,8 @@ impl Machine {
         vcpu::install_kick_handler().map_err(os("handle the vCPU signal"))?;
         let host = Host::open()?;
         check_vcpus(&host, config.vcpus)?;
+        let (threads, supported) =
+            start_vcpu_threads(&host, config.vcpus, &origin).map_err(os("start a vCPU thread"))?;
         let drives = open_drives(config)?;
         let nets = open_interfaces(config)?;
         let (memory, saved) = match origin {
@@ -110,7 +114,10 @@ impl Machine {
         let (vcpus, clock) = match saved {
             None => {
                 let entry = load(config, kind, &memory, &devices.places)?;
-                (create_vcpus(&host, &vm, config.vcpus, &entry)?, None)
+                (
+                    create_vcpus(&vm, config.vcpus, &supported()?, &entry)?,
+                    None,
+                )
             }
             Some(sections) => {
                 let (vcpus, clock) = restore::vcpus(&vm, config.vcpus, sections)?;
@@ -152,13 +159,47 @@ impl Machine {
             host,
             vm,
         };
-        for (index, fd) in (0..).zip(vcpus) {
-            let vcpu =
-                VcpuThread::spawn(index, fd, buses.clone(), emulator.clone(), on_end.clone());
-            machine.vcpus.push(vcpu.map_err(os("start a vCPU thread"))?);
+        for (thread, vcpu) in threads.into_iter().zip(vcpus) {
+            let begun = thread.begin(Work {
+                vcpu,
+                buses: buses.clone(),
+                emulator: emulator.clone(),
+                on_end: on_end.clone(),
+            });
+            let gone = || os("give a thread its vCPU")(io::ErrorKind::BrokenPipe.into());
+            machine.vcpus.push(begun.ok_or_else(gone)?);
         }
         Ok(machine)
     }
+}
+
+/// Starts the vCPUs' threads, which other processors do meanwhile. Of them one asks for the CPU features
+/// that KVM can show, where they are needed: what is returned besides waits for the answer.
+fn start_vcpu_threads(
+    host: &Host,
+    count: u8,
+    origin: &Origin<'_>,
+) -> io::Result<(
+    Vec<VcpuAhead>,
+    impl FnOnce() -> Result<CpuId, KvmError> + use<>,
+)> {
+    let (tell, told) = mpsc::sync_channel(1);
+    let mut tell = matches!(origin, Origin::Boot).then_some(tell);
+    let threads = (0..count).map(|index| {
+        let asked = tell.take().map(|tell| (tell, host.clone()));
+        VcpuAhead::start(index, move || {
+            if let Some((tell, host)) = asked {
+                // Nobody waits any more only where the machine could not be made.
+                let _ = tell.send(host.supported_cpuid());
+            }
+        })
+    });
+    let threads = threads.collect::<io::Result<Vec<_>>>()?;
+    // It was asked for by a thread that does nothing else before; a panic of it has been reported.
+    let host = host.clone();
+    Ok((threads, move || {
+        told.recv().unwrap_or_else(|_| host.supported_cpuid())
+    }))
 }
 
 fn check_vcpus(host: &Host, wanted: u8) -> Result<(), MachineError> {
@@ -249,12 +290,16 @@ fn command_line(config: &MachineConfig, host: HostKind) -> Result<String, Machin
     )?)
 }
 
-fn create_vcpus(host: &Host, vm: &Vm, count: u8, entry: &Entry) -> Result<Vec<VcpuFd>, KvmError> {
-    let supported = host.supported_cpuid()?;
+fn create_vcpus(
+    vm: &Vm,
+    count: u8,
+    supported: &CpuId,
+    entry: &Entry,
+) -> Result<Vec<VcpuFd>, KvmError> {
     (0..count)
         .map(|index| {
             let vcpu = vm.create_vcpu(index)?;
-            let cpuid = cpuid::for_vcpu(&supported, index, count);
+            let cpuid = cpuid::for_vcpu(supported, index, count);
             vcpu.set_cpuid2(&cpuid)
                 .map_err(crate::kvm::failed("set the CPU features"))?;
             regs::set_common_registers(&vcpu)?;

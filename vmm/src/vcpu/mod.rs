@@ -3,20 +3,20 @@
 //! A vCPU thread has no other input than its `Control`: it is told to run, pause or stop, and
 //! it reports back when it has done so. Everything else it touches is a bus, which is immutable.
 
+mod ahead;
 mod control;
 mod emulate;
 mod exit;
 pub mod state;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use kvm_ioctls::VcpuFd;
 use tine_devices::bus::Bus;
-use tine_jailer::seccomp::{self, Role};
 use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
 
+pub use ahead::{VcpuAhead, Work};
 pub use control::Wish;
 use control::{Control, Next};
 pub use emulate::Emulator;
@@ -76,42 +76,10 @@ pub struct VcpuThread {
     page: RunPage,
     /// Hands the vCPU back when it ends: its page, which others write to, is mapped until the thread
     /// has been joined.
-    thread: JoinHandle<VcpuFd>,
+    thread: JoinHandle<Option<VcpuFd>>,
 }
 
 impl VcpuThread {
-    /// Starts the thread of vCPU `index`; the vCPU waits there until it is told to run. With an
-    /// `emulator`, instructions that KVM does not know are carried out by it.
-    pub fn spawn(
-        index: u8,
-        mut vcpu: VcpuFd,
-        buses: Arc<Buses>,
-        emulator: Option<Arc<Emulator>>,
-        on_end: OnEnd,
-    ) -> std::io::Result<Self> {
-        let control = Arc::new(Control::default());
-        let page = RunPage::of(&mut vcpu);
-        let theirs = control.clone();
-        let thread = thread::Builder::new()
-            .name(format!("vcpu{index}"))
-            .spawn(move || {
-                if let Err(err) = seccomp::install(Role::Vcpu, &format!("vcpu{index}")) {
-                    on_end(Ending::Failed(err.to_string()));
-                    return vcpu;
-                }
-                // A panic is reported by itself, and must not unmap the page.
-                let emulator = emulator.as_deref();
-                let run = AssertUnwindSafe(|| run(&mut vcpu, &buses, emulator, &theirs, &on_end));
-                let _ = catch_unwind(run);
-                vcpu
-            })?;
-        Ok(Self {
-            control,
-            page,
-            thread,
-        })
-    }
-
     /// Tells the vCPU what to do, without waiting for it.
     pub fn tell(&self, wish: Wish) {
         self.control.set(wish);
