@@ -18,9 +18,9 @@ pub const QUESTION: Question = Question {
 };
 
 const ABOUT: &str = "A process is started with a socket for its API, which is looked for every 50 us. \
-    On the first connection one request is made, and then a thousand more one after the other: `GET \
-    /v1/machine` of Tine, `GET /` of Firecracker, no machine configured. The first answer's time runs \
-    from just before the process is started.";
+    On the first connection one request is made, `GET /` of each, and then a thousand more one after the \
+    other: `GET /v1/machine` of Tine, `GET /` of Firecracker, no machine configured. The first answer's \
+    time runs from just before the process is started.";
 
 /// Rounds when nobody says otherwise: a p95 is the second largest value then.
 const RUNS: usize = 40;
@@ -58,7 +58,7 @@ fn once(bench: &Bench, contestant: &Contestant) -> anyhow::Result<Sample> {
     };
     let null = std::fs::File::open("/dev/null")?;
     let mut process = program.start(bench.dir(), null)?;
-    let first = process.ask("GET", path, &Value::Null)?;
+    let first = process.ask("GET", "/", &Value::Null)?;
     let mut last = first.answer;
     for _ in 0..REQUESTS {
         last = process.ask("GET", path, &Value::Null)?.answer;
