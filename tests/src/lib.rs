@@ -47,6 +47,12 @@ pub fn tine() -> &'static Path {
     })
 }
 
+/// The program `tine-worker`, for a guest.
+pub fn worker() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build("tine-tests", "tine-worker"))
+}
+
 /// Builds a program of the workspace, so that no test runs a stale one.
 fn build(package: &str, program: &str) -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));

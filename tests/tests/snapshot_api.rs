@@ -51,6 +51,58 @@ fn a_machine_goes_on_in_another_process() {
     third.goes_on();
 }
 
+/// Field case 36. What may differ is the VM generation id, 16 bytes which each restore makes anew.
+#[test]
+fn a_machine_that_stands_still_is_the_same_after_four_rounds() {
+    let first = counting();
+    first.goes_on();
+    first
+        .patch("/vm", &json!({ "state": "Paused" }))
+        .expect(204);
+    let dir = first.dir.path().join("snapshot-0");
+    take(&first, &dir).expect(201);
+    let wanted = memory(&dir);
+    assert!(wanted.iter().any(|byte| *byte != 0));
+    let mut vmm = first;
+    for round in 1..=4 {
+        let before = vmm.dir.path().join(format!("snapshot-{}", round - 1));
+        let next = Vmm::start([] as [&str; 0]);
+        let request = json!({ "snapshot": before, "resume": false });
+        next.put("/v1/restore", &request).expect(204);
+        let dir = next.dir.path().join(format!("snapshot-{round}"));
+        take(&next, &dir).expect(201);
+        let now = memory(&dir);
+        assert_eq!(now.len(), wanted.len());
+        let pairs = wanted.iter().zip(&now).enumerate();
+        let differ = pairs.filter(|(_, (wanted, now))| wanted != now);
+        let differ: Vec<usize> = differ.map(|(at, _)| at).collect();
+        let span = differ.last().map_or(0, |last| last - differ[0]);
+        assert!(
+            span < 16,
+            "round {round}: {:x?}",
+            &differ[..differ.len().min(20)]
+        );
+        vmm = next;
+    }
+    let last = vmm.dir.path().join("snapshot-4");
+    let (goes, answer) = restore(&last);
+    answer.expect(204);
+    goes.goes_on();
+}
+
+/// All of a snapshot's guest memory.
+fn memory(dir: &Path) -> Vec<u8> {
+    use std::os::unix::fs::FileExt;
+    let layers = Snapshot::open(dir).unwrap().memory().unwrap();
+    let mut memory = vec![0; layers.size().try_into().unwrap()];
+    for run in layers.runs().unwrap() {
+        let range = run.offset as usize..(run.offset + run.len) as usize;
+        let file = layers.file(run.layer);
+        file.read_exact_at(&mut memory[range], run.offset).unwrap();
+    }
+    memory
+}
+
 /// The inodes of the memory layers.
 fn stored(dir: &Path) -> Vec<u64> {
     use std::os::unix::fs::MetadataExt;
