@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tine::client::Machine;
+use tine::control::record;
 use tine::image::Image;
 use tine_guest_agent::status::ShutdownRequest;
 
@@ -18,8 +19,6 @@ use tine::launch::Pidfd;
 
 /// How long a guest may take to end its processes and write its disks, when nothing is said.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What the machine's process leaves for the next start.
-const RECORD: &str = "machine.json";
 
 /// End a machine in good order, and keep its disks for `tine start`
 #[derive(clap::Args)]
@@ -108,7 +107,7 @@ pub async fn start(args: Start) -> Result<u8, Failure> {
 /// What the machine's process has left. One that was restored knows no kernel: it boots the built
 /// image.
 fn read(id: &str, dir: &Path) -> Result<Value, Failure> {
-    let path = dir.join(RECORD);
+    let path = dir.join(record::FILE);
     let failed = |err: &dyn std::fmt::Display| {
         Failure::new(format!(
             "machine {id} cannot be started again: {}: {err}",

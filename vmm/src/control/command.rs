@@ -108,6 +108,8 @@ pub(super) enum Command {
         /// The machine was to end with it.
         stop: bool,
     },
+    /// Layers of disks have been made one.
+    Folded,
     /// The process that serves the machine's memory has ended.
     PagesGone,
     /// Make the machine of a snapshot.

@@ -12,6 +12,7 @@ use tine_jailer::seccomp::Role;
 use super::command::{Command, Lifecycle, Refusal, Reply};
 use super::deletion::{Deletion, Times};
 use super::files::{self, Files, Jobs};
+use super::fold::Folding;
 use super::fork::HandingOut;
 use super::handle::{Handle, Identity, Shared};
 use super::recorder::{self, RecordError, Recorder};
@@ -70,6 +71,8 @@ pub struct Controller {
     pub(super) refresh: Option<Refresh>,
     /// The last snapshot.
     pub(super) writing: Option<Writing>,
+    /// Layers of its disks being made one.
+    pub(super) folding: Option<Folding>,
     /// Sockets at which others take copies of the machine.
     pub(super) handing_out: Vec<HandingOut>,
     /// What the thread for files is to do, until it is there.
@@ -114,6 +117,7 @@ impl Controller {
             generation: 0,
             refresh: None,
             writing: None,
+            folding: None,
             handing_out: Vec::new(),
             confined: false,
             starter: Starter::default(),
@@ -225,6 +229,10 @@ impl Controller {
                 None
             }
             Command::Snapshotted { whole, stop } => self.snapshotted(whole, stop),
+            Command::Folded => {
+                self.folded();
+                None
+            }
             Command::Restore(request, permit, reply) => {
                 let result = self.restore(&request);
                 drop(permit);

@@ -134,6 +134,7 @@ impl Controller {
     fn try_take_disks(&mut self, stay: bool) -> Result<(SaveDisks, Duration), Refusal> {
         self.can_take_disks()?;
         let failed = |err: &dyn std::fmt::Display| Refusal::failed(ACTION, err);
+        self.settle_folding();
         let before = self.state();
         let run_dir = self.shared.identity.run_dir.clone();
         let overlays = self.started()?.new_overlays(run_dir.as_deref());

@@ -86,6 +86,7 @@ impl Controller {
     /// Ends the machine's threads and lets go of what is its own. Threads that may wait for a page
     /// which never comes are left to the end of the process, which follows.
     pub(super) fn drop_machine(&mut self) {
+        self.folding = None;
         match self.machine.take() {
             Some(machine) if machine.memory().is_served() => std::mem::forget(machine),
             machine => drop(machine),

@@ -17,6 +17,7 @@ use super::controller::{Controller, Outcome};
 use super::events::Event;
 use super::handle::Permit;
 use super::handle::Shared;
+use super::record;
 use super::state::State;
 use crate::logger::{self, Level};
 use crate::snapshot::{Description, Place, Save};
@@ -187,6 +188,7 @@ impl Controller {
         if self.writing.as_ref().is_some_and(Writing::goes_on) {
             return Err(Refusal::Busy("snapshot"));
         }
+        self.settle_folding();
         let before = self.state();
         let agent = self.shared.status.borrow().agent.is_some();
         let machine = self.started()?;
@@ -252,6 +254,9 @@ impl Controller {
             writing.written = true;
         }
         self.reunite_disks();
+        if !stop {
+            self.begin_folding();
+        }
         match (stop, whole) {
             (true, true) => Some(self.over(State::Ended, "a snapshot was taken of it")),
             // It goes on: nothing may be lost.
@@ -274,17 +279,25 @@ impl Controller {
         self.note_drives();
     }
 
-    /// Notes which files the drives are in now: snapshots change that.
-    pub(super) fn note_drives(&mut self) {
+    /// Notes which files the drives are in now: snapshots change that. `false`: the record of an
+    /// earlier life still names others.
+    pub(super) fn note_drives(&mut self) -> bool {
         let files = match &self.machine {
             Some(machine) if !self.settings.drives.is_empty() => machine.drive_files(),
-            _ => return,
+            _ => return true,
         };
-        match files {
-            Ok(files) => self.settings.note_drives(files),
-            Err(err) => logger::log(Level::Error, err),
+        let noted = files.map_err(|err| Refusal::failed("note the disks' files", err));
+        let noted = noted.and_then(|files| {
+            self.settings.note_drives(files);
+            self.publish_settings();
+            let dir = self.shared.identity.run_dir.as_deref();
+            let rewritten = dir.map_or(Ok(()), |dir| record::rewrite(dir, &self.settings));
+            rewritten.map_err(|err| Refusal::failed("note the disks' files", err))
+        });
+        if let Err(err) = &noted {
+            logger::log(Level::Error, err);
         }
-        self.publish_settings();
+        noted.is_ok()
     }
 }
 

@@ -87,9 +87,7 @@ impl Machine {
         if !is_drive_id(&drive.id) {
             return Err(DriveError::Id(drive.id.clone()));
         }
-        let beside = top.path().parent().unwrap_or(Path::new("."));
-        let name = format!(".{}-{}.qcow2", drive.id, crate::client::new_request_id());
-        let path = dir.unwrap_or(beside).join(name);
+        let path = layer_path(dir, top, &drive.id);
         // As a snapshot's directory has it, which is where other tools find the two together.
         let base = disk_file(&drive.id, layers.len() - 1, top.format());
         let backing = Backing {
@@ -116,10 +114,12 @@ impl Machine {
                 .iter()
                 .position(|overlay| overlay.drive == drive.id);
             let overlay = at.map(|at| overlays.swap_remove(at));
+            let made = overlay.as_ref().map(|one| one.layer.path().to_owned());
             let layers = with_locked(drive, locked, |block| match overlay {
                 Some(overlay) => block.switch_to_overlay(overlay.layer),
                 None => block.layers(),
             })??;
+            lock(&drive.made).extend(made);
             disks.push(CapturedDisk {
                 drive: drive.id.clone(),
                 read_only: at.is_none(),
@@ -137,6 +137,8 @@ impl Machine {
         locked: &mut Locked<'_>,
     ) -> Result<Vec<CapturedDisk>, DriveError> {
         let name = |drive: &Drive| {
+            // Whoever has the capture counts on them from now on.
+            lock(&drive.made).clear();
             with_locked(drive, locked, |block| {
                 Ok(CapturedDisk {
                     drive: drive.id.clone(),
@@ -154,8 +156,7 @@ impl Machine {
     pub fn drive_files(&self) -> Result<Vec<DriveFiles>, DriveError> {
         let mut all = Vec::with_capacity(self.drives.len());
         for drive in &self.drives {
-            let layers = with_block(&mut lock(&drive.transport), |block| block.layers());
-            let layers = layers.ok_or_else(|| DriveError::Unknown(drive.id.clone()))??;
+            let layers = layers_of(drive)?;
             let file = |layer: &Layer| (layer.path().to_owned(), layer.format());
             all.push(DriveFiles {
                 drive: drive.id.clone(),
@@ -198,6 +199,13 @@ pub(super) fn discard(overlays: Vec<Overlay>) {
     }
 }
 
+/// A new path for a layer of a drive: in `dir`, or beside the drive's topmost layer.
+pub(super) fn layer_path(dir: Option<&Path>, top: &Layer, drive: &str) -> PathBuf {
+    let beside = top.path().parent().unwrap_or(Path::new("."));
+    let name = format!(".{drive}-{}.qcow2", crate::client::new_request_id());
+    dir.unwrap_or(beside).join(name)
+}
+
 fn with_locked<T>(
     drive: &Drive,
     locked: &mut Locked<'_>,
@@ -207,6 +215,12 @@ fn with_locked<T>(
     let transport = locked.iter_mut().find(|(other, _)| *other == name);
     let done = transport.and_then(|(_, transport)| with_block(transport, work));
     done.ok_or_else(|| DriveError::Unknown(drive.id.clone()))
+}
+
+/// The drive's files, the lowest first.
+pub(super) fn layers_of(drive: &Drive) -> Result<Vec<Layer>, DriveError> {
+    let layers = with_block(&mut lock(&drive.transport), |block| block.layers());
+    Ok(layers.ok_or_else(|| DriveError::Unknown(drive.id.clone()))??)
 }
 
 pub(super) fn with_block<T>(

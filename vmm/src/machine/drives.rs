@@ -1,5 +1,6 @@
 //! The drives of a running machine: their counters, their limits, and other images for them.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -39,6 +40,8 @@ pub(super) struct Drive {
     pub transport: Arc<Mutex<MmioTransport>>,
     /// Its files are the machine's own, and no caller's.
     pub owned: AtomicBool,
+    /// Files that this machine has made for it, and that nobody else knows by name.
+    pub made: Mutex<Vec<PathBuf>>,
 }
 
 impl Drive {
@@ -55,6 +58,7 @@ impl Drive {
             limiter,
             transport,
             owned: AtomicBool::new(owned),
+            made: Mutex::default(),
         }
     }
 }

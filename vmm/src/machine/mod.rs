@@ -6,6 +6,7 @@ mod capture;
 mod disks;
 mod drives;
 mod event_loop;
+mod fold;
 mod generation;
 mod parts;
 mod restore;
@@ -39,6 +40,7 @@ pub use disks::{CapturedDisk, DriveFiles, Overlay, overlay_path};
 use drives::Drive;
 pub use drives::DriveError;
 use event_loop::EventLoop;
+pub use fold::{Fold, Folded, LAYERS, MOST_LAYERS};
 use parts::Parts;
 
 /// Virtio devices that every machine has: vsock and rng.

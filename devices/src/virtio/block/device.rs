@@ -111,6 +111,24 @@ impl Block<Image> {
         taken.map_err(|source| self.layer_error(source))
     }
 
+    /// Goes on with `merged`, which [`layers::merge`](super::layers::merge) has made of `instead`, in
+    /// the place of those; they are the drive's layers right below its topmost. `below` is the name
+    /// that `merged` will have beside the topmost in a snapshot. What is in flight ends first. Gives
+    /// the paths that the drive does not use any more. After an error it goes on as it was.
+    pub fn replace_below_top(
+        &mut self,
+        instead: &[Layer],
+        merged: Layer,
+        below: &str,
+    ) -> Result<Vec<PathBuf>, BlockError> {
+        self.settle();
+        let id = &self.disk.id;
+        let backend = &mut self.disk.backend;
+        let replaced = backend.replace_below_top(id, instead, merged, below);
+        self.go_on();
+        replaced.map_err(|source| self.layer_error(source))
+    }
+
     /// Whether the guest can only read.
     pub fn is_read_only(&self) -> bool {
         self.disk.read_only

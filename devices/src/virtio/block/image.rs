@@ -135,6 +135,41 @@ impl Image {
         Ok(frozen)
     }
 
+    /// Goes on with `merged` in the place of `instead`, which lie right below the top and are what it
+    /// was made of; `below` is what the top's header is to call it. Nothing is in flight. Gives the
+    /// paths of those that it replaces. After an error all is as it was.
+    pub(super) fn replace_below_top(
+        &mut self,
+        id: &str,
+        instead: &[Layer],
+        merged: Layer,
+        below: &str,
+    ) -> Result<Vec<PathBuf>, LayerError> {
+        let Kind::Layered(layered) = &self.kind else {
+            return Err(merged.unfit("the drive has other layers by now"));
+        };
+        layered.settle()?;
+        let mut layers = layered.layers()?;
+        let top = layers.pop();
+        let at = layers.len().checked_sub(instead.len());
+        let (Some(top), Some(at)) = (top, at) else {
+            return Err(merged.unfit("the drive has other layers by now"));
+        };
+        for (now, then) in layers[at..].iter().zip(instead) {
+            if !now.is_file_of(then)? {
+                return Err(merged.unfit("the drive has other layers by now"));
+            }
+        }
+        let replaced = layers.drain(at..).map(|layer| layer.path().to_owned());
+        let replaced = replaced.collect();
+        layers.push(merged);
+        // Before it is opened, as who opens it may keep its header in memory.
+        top.rename_backing(below)?;
+        layers.push(top);
+        *self = Self::of_layers(id, layers, self.event.clone())?;
+        Ok(replaced)
+    }
+
     /// Takes the overlay back into the raw image that it lies over, which is the disk alone then.
     /// Nothing is in flight. Gives the overlay's file, which nobody needs any more; `None` when
     /// there is no such overlay. After an error all is as it was.

@@ -56,6 +56,12 @@ impl Layered {
         disk.chain.layers().iter().map(Layer::try_clone).collect()
     }
 
+    /// Puts all that is known of the top into its file, so that it can be opened anew. Nothing is in
+    /// flight.
+    pub(super) fn settle(&self) -> Result<(), LayerError> {
+        self.worker.disk().chain.settle_all()
+    }
+
     /// Puts what is kept in memory into the top's file. Nothing is in flight.
     pub(super) fn flush(&self) -> Result<(), LayerError> {
         self.worker.disk().chain.flush_all()

@@ -1,5 +1,6 @@
 //! Disks in layers. What QEMU's own tool says of the images is part of every test.
 
+mod deep;
 mod hostile;
 mod kill;
 mod merge;
@@ -12,7 +13,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tine_devices::virtio::block::layers::{Backing, Chain, Format, Layer, LayerError, create};
+use std::ops::ControlFlow;
+use tine_devices::virtio::block::layers::{
+    Backing, Chain, Format, Layer, LayerError, create, merge,
+};
 
 /// The size of these disks.
 pub const SIZE: u64 = 4 << 20;
@@ -159,6 +163,32 @@ impl Stack {
         let bytes = pattern(offset, len, salt);
         chain.write(&bytes, offset).unwrap();
         self.disk[offset as usize..][..len].copy_from_slice(&bytes);
+    }
+
+    /// Makes one of some of the layers between the lowest and the topmost, if there are two: of others
+    /// for each `salt`.
+    pub fn merge(&mut self, salt: usize) {
+        let top = self.layers.len() - 1;
+        if top < 3 {
+            return;
+        }
+        let start = 1 + salt % (top - 2);
+        let end = start + 2 + salt / 7 % (top - start - 1);
+        let mut lower = self.lower(end);
+        let layers = lower.split_off(start);
+        let path = self.dir.path().join("merged");
+        let base = self.layers[start - 1]
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap();
+        let format = self.format(start - 1);
+        let backing = Backing { name: base, format };
+        let go_on = |_| ControlFlow::Continue(());
+        merge(lower, layers, &path, backing, go_on).unwrap();
+        // Under the name that the layer over it has for what it lies over.
+        std::fs::rename(&path, &self.layers[end - 1]).unwrap();
+        self.layers.drain(start..end - 1);
     }
 
     pub fn top(&self) -> &Path {

@@ -26,6 +26,8 @@ enum Step {
     Reopen,
     /// A new layer on top.
     Layer,
+    /// Layers below the top made one.
+    Merge,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -44,7 +46,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => range().prop_map(|(offset, len)| Step::Discard { offset, len }),
         1 => Just(Step::Flush),
         1 => Just(Step::Reopen),
-        1 => Just(Step::Layer),
+        2 => Just(Step::Layer),
+        1 => Just(Step::Merge),
     ]
 }
 
@@ -63,13 +66,18 @@ fn run(steps: &[Step], raw: bool) {
                 stack.disk[offset as usize..][..len as usize].fill(0);
             }
             Step::Flush => chain.sync().unwrap(),
+            Step::Merge => {
+                drop(chain);
+                stack.merge(n);
+                chain = stack.open();
+            }
             Step::Reopen => {
                 drop(chain);
                 chain = stack.open();
             }
             Step::Layer => {
                 let below = stack.layers.len() - 1;
-                let path = stack.dir.path().join(format!("layer-{}.qcow2", below + 1));
+                let path = stack.dir.path().join(format!("layer-after-{n}.qcow2"));
                 let mut layers = chain.freeze().unwrap();
                 layers.push(overlay(&path, &stack.layers[below], stack.format(below)));
                 stack.layers.push(path);

@@ -10,7 +10,6 @@ mod args;
 mod config_file;
 #[cfg(not(test))]
 mod entry;
-mod record;
 mod startup;
 
 use std::io::Write;
@@ -18,7 +17,7 @@ use std::io::Write;
 use args::{Args, HELP, Wanted};
 use tine::api::{Prepared, Socket};
 use tine::control::settings::MetricsSettings;
-use tine::control::{Controller, Identity, Outcome, StartPlan};
+use tine::control::{Controller, Identity, Outcome, StartPlan, record};
 use tine::signals::{self, Blocked};
 use tine::{logger, process};
 use tine_devices::mmds::Mmds;

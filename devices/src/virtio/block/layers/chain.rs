@@ -121,6 +121,17 @@ impl Chain {
             .map_err(|source| io_error("write", path, source))
     }
 
+    /// The same, and nothing is left that this value alone knows: clusters that are free are so
+    /// durably.
+    pub(in super::super) fn settle_all(&mut self) -> Result<(), LayerError> {
+        let settled = match self.freed {
+            true => self.sync(),
+            false => self.flush(),
+        };
+        let path = self.layers.last().map_or(Path::new(""), Layer::path);
+        settled.map_err(|source| io_error("write", path, source))
+    }
+
     /// Makes everything durable that was written.
     ///
     /// # Errors

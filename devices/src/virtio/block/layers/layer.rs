@@ -2,7 +2,7 @@
 
 use std::fs::{File, FileType, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::header::Header;
@@ -131,6 +131,15 @@ impl Layer {
             }),
             Err(TryLockError::Error(source)) => Err(io_error("lock", &self.path, source)),
         }
+    }
+
+    /// It is the same file as another one, whatever their paths.
+    pub(in super::super) fn is_file_of(&self, other: &Self) -> Result<bool, LayerError> {
+        let of = |layer: &Self| match layer.file.metadata() {
+            Ok(meta) => Ok((meta.dev(), meta.ino())),
+            Err(source) => Err(io_error("look at", &layer.path, source)),
+        };
+        Ok(of(self)? == of(other)?)
     }
 
     /// The open file.

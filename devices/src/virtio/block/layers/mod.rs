@@ -3,8 +3,8 @@
 //! below other machines' disks too.
 //!
 //! [`Layer`] is one file, opened and locked; [`Chain`] is a disk made of layers, to read and write;
-//! [`create`] makes an empty top, [`flatten`] one file of many, [`commit`] takes a top back into
-//! its raw base. The format itself is crate `imago`'s business. Which file lies over which is told
+//! [`create`] makes an empty top, [`flatten`] one file of many, [`merge`] one layer of several,
+//! [`commit`] takes a top back into its raw base. The format itself is crate `imago`'s business. Which file lies over which is told
 //! by the caller: a name in an image's header is never followed.
 //!
 //! What imago leaves to others is here: [`check`] looks at all of an image before it is written,
@@ -18,7 +18,9 @@ mod error;
 mod flatten;
 mod header;
 mod layer;
+mod merge;
 mod place;
+mod rename;
 mod repair;
 mod zeroes;
 
@@ -29,4 +31,5 @@ pub use create::{Backing, create};
 pub use error::LayerError;
 pub use flatten::flatten;
 pub use layer::Layer;
+pub use merge::{merge, to_merge};
 pub use tine_snapshot::manifest::DiskFormat as Format;
