@@ -28,7 +28,8 @@ fn main() {
     let debug = env::var_os("CARGO_CFG_DEBUG_ASSERTIONS").is_some();
     let mut every = Table::default();
     for role in [
-        "main", "devices", "vcpu", "api", "worker", "writer", "fork", "starter", "process",
+        "main", "devices", "vcpu", "api", "worker", "writer", "fork", "prefetch", "starter",
+        "process",
     ] {
         let read = |name: &str| {
             let path = Path::new(RULES).join(name).with_extension("rules");

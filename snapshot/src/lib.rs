@@ -26,6 +26,7 @@ mod stat;
 pub mod state_file;
 mod steps;
 mod verify;
+mod working_set;
 mod writer;
 
 #[cfg(test)]
@@ -42,4 +43,5 @@ pub use memory::writer::MemoryWriter;
 pub use memory::{CHUNK, PAGE};
 pub use reader::Snapshot;
 pub use verify::Report;
+pub use working_set::{MAX_RANGES, WorkingSet};
 pub use writer::{DiskSource, Facts, Progress, SnapshotWriter};

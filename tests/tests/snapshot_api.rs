@@ -9,8 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tine_snapshot::Snapshot;
+use tine_snapshot::{Snapshot, WorkingSet};
 use tine_tests::api::{Answer, Vmm};
+use tine_tests::text;
 
 fn counting() -> Vmm {
     Vmm::running("counting")
@@ -383,4 +384,110 @@ fn events_tell_of_snapshots() {
     let failed = next("snapshot");
     assert_eq!(failed["stage"], "failed");
     assert!(body.contains("there already"), "{body}");
+}
+
+/// How many bytes of a file are in the host's memory.
+fn resident(file: &Path) -> u64 {
+    let output = Command::new("fincore")
+        .args(["--bytes", "--noheadings", "--output", "RES"])
+        .arg(file)
+        .output();
+    let output = output.expect("fincore, of util-linux").stdout;
+    text(&output).trim().parse().expect("a number")
+}
+
+/// Makes the host forget a file's content, as far as its file system can: one in memory cannot.
+fn forget(file: &Path) {
+    let file = fs::File::open(file).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+}
+
+#[test]
+fn what_machines_touch_first_is_read_ahead() {
+    let vmm = counting();
+    let booted = vmm.put("/v1/working-set", &json!({ "path": "/tmp/none" }));
+    let booted = booted.expect(400).body;
+    assert!(booted.contains("not one of a snapshot"), "{booted}");
+    let dir = vmm.dir.path().join("snapshot");
+    let taken = take(&vmm, &dir).expect(201).json();
+    let path = vmm.dir.path().join("set");
+    let record = |vmm: &Vmm| vmm.put("/v1/working-set", &json!({ "path": path }));
+    let restore_with = |set: Option<&Path>| {
+        let vmm = Vmm::start([] as [&str; 0]);
+        let request = json!({ "snapshot": dir, "resume": false, "working_set": set });
+        let answer = vmm.put("/v1/restore", &request);
+        (vmm, answer)
+    };
+
+    // What a machine has touched is in its working set, and little else.
+    let (second, answer) = restore(&dir);
+    answer.expect(204);
+    second.goes_on();
+    let recorded = record(&second).expect(201).json();
+    let set = WorkingSet::read(&path).unwrap();
+    assert_eq!(recorded["snapshot"], taken["id"]);
+    assert_eq!(recorded["bytes"], set.bytes());
+    assert_eq!(recorded["ranges"], set.ranges.len());
+    let guest_code = 0x10_0000..0x10_1000;
+    let has = |range: &std::ops::Range<u64>| {
+        range.start <= guest_code.start && guest_code.end <= range.end
+    };
+    assert!(set.ranges.iter().any(has), "{set:?}");
+    assert!(set.bytes() < set.size / 8, "{set:?}");
+
+    // One that names what nobody else would touch.
+    let memory = dir.join("memory-0");
+    let far = WorkingSet {
+        ranges: std::iter::once(16 << 20..24 << 20).collect(),
+        ..set
+    };
+    let far_path = vmm.dir.path().join("far");
+    far.write(&far_path).unwrap();
+    let of_nothing = |set: Option<&Path>| {
+        forget(&memory);
+        let before = resident(&memory);
+        let (vmm, answer) = restore_with(set);
+        answer.expect(204);
+        (vmm, before)
+    };
+    let (_third, before) = of_nothing(None);
+    let without = resident(&memory) - before;
+    let (_fourth, before) = of_nothing(Some(&far_path));
+    let start = std::time::Instant::now();
+    while resident(&memory) < far.bytes() {
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "it is not read ahead"
+        );
+        thread::yield_now();
+    }
+    if before == 0 {
+        assert!(
+            without < far.bytes(),
+            "{without} bytes are read by themselves"
+        );
+    }
+
+    // Of another snapshot, or damaged, or for no snapshot: refused, and the process can be told better.
+    let other = vmm.dir.path().join("other");
+    take(&vmm, &other).expect(201);
+    let fifth = Vmm::start([] as [&str; 0]);
+    let refused = |request: serde_json::Value| fifth.put("/v1/restore", &request).expect(400).body;
+    let said = refused(json!({ "snapshot": other, "working_set": path }));
+    assert!(
+        said.contains("record one of this") && said.contains(path.to_str().unwrap()),
+        "{said}"
+    );
+    let said = refused(json!({ "fork": other, "working_set": path }));
+    assert!(said.contains("in memory already"), "{said}");
+    fs::write(&far_path, &fs::read(&path).unwrap()[1..]).unwrap();
+    let said = refused(json!({ "snapshot": dir, "working_set": far_path }));
+    assert!(said.contains("not the working set"), "{said}");
+    fifth
+        .put(
+            "/v1/restore",
+            &json!({ "snapshot": dir, "working_set": path }),
+        )
+        .expect(204);
+    fifth.goes_on();
 }

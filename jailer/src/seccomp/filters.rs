@@ -19,16 +19,18 @@ pub enum Role {
     Api,
     /// A thread beside the others: a drive's worker, one that waits for something.
     Worker,
-    /// The thread that writes a snapshot.
+    /// Those that write a snapshot, or layers of disks.
     Writer,
     /// Those that make copies of the machine ready and hand them out.
     Fork,
+    /// The thread that has memory read ahead.
+    Prefetch,
     /// The one that starts threads for the controller.
     Starter,
 }
 
 /// All roles.
-pub const ROLES: [Role; 9] = [
+pub const ROLES: [Role; 10] = [
     Role::Process,
     Role::Main,
     Role::Devices,
@@ -37,6 +39,7 @@ pub const ROLES: [Role; 9] = [
     Role::Worker,
     Role::Writer,
     Role::Fork,
+    Role::Prefetch,
     Role::Starter,
 ];
 
@@ -54,7 +57,7 @@ macro_rules! texts {
 
 /// The rules as they were written.
 const TEXTS: &[(&str, &str)] = texts! {
-    "process" "main" "devices" "vcpu" "api" "worker" "writer" "fork" "starter" "thread" "heap" "files" "start" "restrict"
+    "process" "main" "devices" "vcpu" "api" "worker" "writer" "fork" "prefetch" "starter" "thread" "heap" "files" "start" "restrict"
 };
 
 impl Role {
@@ -69,6 +72,7 @@ impl Role {
             Role::Worker => "worker",
             Role::Writer => "writer",
             Role::Fork => "fork",
+            Role::Prefetch => "prefetch",
             Role::Starter => "starter",
         }
     }
@@ -83,6 +87,7 @@ impl Role {
             Role::Worker => &compiled::WORKER,
             Role::Writer => &compiled::WRITER,
             Role::Fork => &compiled::FORK,
+            Role::Prefetch => &compiled::PREFETCH,
             Role::Starter => &compiled::STARTER,
         }
     }

@@ -115,6 +115,7 @@ pub async fn load(call: Call) -> Reply {
         interfaces: interfaces.collect(),
         vsock: vsock.map(|vsock| vsock.uds_path),
         identity: GuestIdentity::default(),
+        working_set: None,
     };
     call.app.handle.restore(request).await?;
     done()

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
@@ -16,6 +17,7 @@ use tine::vcpu::Ending;
 use tine_guest_agent::exec::Record;
 use tine_guest_agent::refresh::Refresh;
 use tine_jailer::seccomp::{self, Mode};
+use tine_snapshot::WriteError;
 
 use super::boot_template::BootTemplate;
 use super::exec::Place;
@@ -46,6 +48,8 @@ pub enum RunError {
         "its guest has no agent, or has to boot: no other name, variables or files can be given to it"
     )]
     NoAgent,
+    #[error("cannot record the working set: {0}")]
+    WorkingSet(#[from] WriteError),
     #[error("cannot {0}: {1}")]
     Os(&'static str, #[source] io::Error),
     #[error("{ending}, {when}{console}")]
@@ -80,6 +84,8 @@ pub struct Job {
     pub timeout: Option<Duration>,
     /// The guest can write to a drive.
     pub writable: bool,
+    /// What was touched of the snapshot is written there when the command has ended.
+    pub record: Option<PathBuf>,
     /// The console goes nowhere, so that its last lines are shown when something goes wrong.
     pub show_console: bool,
 }
@@ -190,6 +196,7 @@ impl Run {
             Waited::Leave(status) => return Ok(status),
         };
         timing.phase("command");
+        self.record_working_set()?;
         self.power_off()?;
         timing.phase("power off");
         if let Some(writing) = template {
@@ -275,6 +282,17 @@ impl Run {
             let result = agent.exec(&request, streams);
             send(&events, Event::Done(result));
         })
+    }
+
+    /// Says what the guest has touched until now.
+    fn record_working_set(&self) -> Result<(), RunError> {
+        let Some(path) = &self.job.record else {
+            return Ok(());
+        };
+        let touched = self.machine.memory().touched();
+        let touched = touched.map_err(|err| RunError::Os("record the working set", err))?;
+        // A machine of a snapshot's directory is of one.
+        touched.map_or(Ok(()), |set| Ok(set.write(path)?))
     }
 
     /// Ends the guest in good order if it has something to lose: a drive that it may write to.

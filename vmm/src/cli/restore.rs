@@ -10,7 +10,7 @@ use tine::config::{ConsoleConfig, MachineConfig};
 use tine::control::{GuestIdentity, give_addresses};
 use tine::image::Image;
 use tine::machine::Machine;
-use tine::snapshot::{Loaded, open_disks};
+use tine::snapshot::{Loaded, Prefetch, open_disks};
 use tine_guest_agent::refresh::{NewInterface, Refresh};
 use tine_snapshot::Snapshot;
 use tine_snapshot::manifest::Kind;
@@ -40,7 +40,9 @@ Without a COMMAND the machine runs until its guest ends by itself; -d leaves it 
 Examples:
   tine restore /srv/snapshots/web-1 -- uname -a
   tine restore -d --name web-2 /srv/snapshots/web-1
-  tine restore -d -n 8 --name try /srv/snapshots/web-1")]
+  tine restore -d -n 8 --name try /srv/snapshots/web-1
+  tine restore --record-working-set web-1.set /srv/snapshots/web-1 -- make test
+  tine restore --working-set web-1.set /srv/snapshots/web-1 -- make test")]
 pub struct Args {
     /// Leave the machine running, and print its id
     #[arg(short, long, conflicts_with = "interactive")]
@@ -81,6 +83,17 @@ pub struct Args {
     /// Print to standard error how long each phase took
     #[arg(long)]
     pub(super) timing: bool,
+    /// Read ahead what this file says that machines of the snapshot touch first
+    #[arg(long, value_name = "FILE")]
+    pub(super) working_set: Option<PathBuf>,
+    /// Write that file when the command has ended
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "command",
+        conflicts_with = "detach"
+    )]
+    pub(super) record_working_set: Option<PathBuf>,
     /// The snapshot
     #[arg(value_name = "DIR")]
     pub(super) dir: PathBuf,
@@ -94,6 +107,13 @@ pub struct Args {
 
 /// Makes the machine; the result is the status to exit with.
 pub fn restore(args: Args) -> Result<u8, Failure> {
+    let sets = args.working_set.is_some() || args.record_working_set.is_some();
+    if sets && is_disks_alone(&args.dir) {
+        return Err(Failure::new(format!(
+            "{} is a snapshot of the disks alone: it has no memory that could be read ahead",
+            args.dir.display()
+        )));
+    }
     match args.detach {
         true if args.count.is_some() => super::in_runtime(many(args)),
         true => super::in_runtime(detached(args)),
@@ -136,6 +156,9 @@ fn in_foreground(mut args: Args, identity: GuestIdentity) -> Result<u8, RunError
         return boot_in_foreground(args, timing);
     }
     let loaded = Loaded::open(&args.dir)?;
+    let set = args.working_set.iter();
+    let prefetch = set.map(|file| Prefetch::of(file, &loaded.memory)).next();
+    let prefetch = prefetch.transpose()?;
     let mut config = loaded.description.config();
     config.console = args.console.clone().unwrap_or_default();
     let own = loaded
@@ -154,6 +177,9 @@ fn in_foreground(mut args: Args, identity: GuestIdentity) -> Result<u8, RunError
         }
     };
     let make = |on_end: OnEnd| {
+        if let Some(prefetch) = prefetch {
+            prefetch.begin();
+        }
         let (memory, sections) = (loaded.memory, loaded.sections);
         let machine = Machine::restore(&config, memory, &sections, move |end| on_end(end));
         // They live for as long as they are open.
@@ -181,6 +207,7 @@ async fn detached(mut args: Args) -> Result<u8, Failure> {
     if let Some(files) = &mut files {
         snapshot = show_snapshot(files, &snapshot, &mut args.console)?;
     }
+    let working_set = working_set(&args, files.as_mut())?;
     let mut process = Process::prepare(Some(id), files)?;
     let console = match &args.console {
         None => Some(process.dir.join(CONSOLE)),
@@ -207,7 +234,7 @@ async fn detached(mut args: Args) -> Result<u8, Failure> {
             timing.phase("first guest instruction");
             return ready(process, machine, &args, &mut timing).await;
         }
-        let mut request = json!({ "snapshot": snapshot });
+        let mut request = json!({ "snapshot": snapshot, "working_set": working_set });
         identity.put_into_request(&mut request);
         process.put(machine, "/v1/restore", &request).await?;
         // Its files are open.
@@ -241,6 +268,19 @@ pub fn show_snapshot(
         files.show_console(file)?;
     }
     Ok(plain)
+}
+
+/// The path of the working set that is given, as another process has it.
+fn working_set(args: &Args, files: Option<&mut jail::Files>) -> Result<Option<PathBuf>, Failure> {
+    let Some(file) = &args.working_set else {
+        return Ok(None);
+    };
+    let shown = match files {
+        Some(files) => files.show(file, false)?,
+        None => std::path::absolute(file)
+            .map_err(|err| Failure::new(format!("{}: {err}", file.display())))?,
+    };
+    Ok(Some(shown))
 }
 
 /// Waits until the machine is running, and starts its command.
@@ -306,6 +346,7 @@ fn job(args: Args, config: &MachineConfig) -> Job {
         place: args.place,
         interactive: args.interactive,
         timeout: args.timeout,
+        record: args.record_working_set,
     }
 }
 
@@ -321,10 +362,11 @@ async fn many(args: Args) -> Result<u8, Failure> {
     if let Some(files) = &mut files {
         snapshot = show_snapshot(files, &snapshot, &mut None)?;
     }
+    let working_set = working_set(&args, files.as_mut())?;
     let origin = Origin {
         layers: None,
         files,
-        request: json!({ "snapshot": snapshot }),
+        request: json!({ "snapshot": snapshot, "working_set": working_set }),
         agent: opened.manifest().machine.config["agent"] == true,
         env: environment.chain(args.place.env).collect(),
     };

@@ -59,7 +59,7 @@ pub use self::exec::{Attach, Control, Exec, Output, Stdin};
 pub use self::files::{Files, WriteOptions};
 use self::http::{Body, Http};
 pub use self::port::Port;
-pub use self::status::{Event, Forked, Status, Taken};
+pub use self::status::{Event, Forked, Status, Taken, WorkingSet};
 pub use self::stream::{Content, Lines};
 
 /// Times a collected command is sent when the connection breaks.
@@ -248,6 +248,13 @@ impl Machine {
     pub async fn refresh(&self) -> Result<(), Error> {
         let body = Body::json(&serde_json::Map::new());
         self.0.done(Method::POST, "/v1/refresh", body).await
+    }
+
+    /// Writes what the machine has touched of the snapshot that it was made of to a file, an absolute
+    /// path: `working_set` of `PUT /v1/restore` has it read ahead for others.
+    pub async fn record_working_set(&self, file: &Path) -> Result<WorkingSet, Error> {
+        let body = Body::json(&serde_json::json!({ "path": file }));
+        self.0.json(Method::PUT, "/v1/working-set", body).await
     }
 
     /// Takes a snapshot of the disks alone, whose file systems the guest's agent holds still for the

@@ -71,6 +71,19 @@ pub struct Forked {
     pub layers: Option<std::path::PathBuf>,
 }
 
+/// What a machine has touched of its snapshot, as it was written to a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkingSet {
+    /// The file.
+    pub path: std::path::PathBuf,
+    /// The snapshot that it is of: for others it is refused.
+    pub snapshot: String,
+    /// How much of memory it names.
+    pub bytes: u64,
+    /// In how many pieces.
+    pub ranges: usize,
+}
+
 /// A snapshot that has been taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {

@@ -1,5 +1,7 @@
 //! What the controller can be told, and how it refuses.
 
+use std::path::PathBuf;
+
 use tine_guest_agent::hello::Hello;
 use tokio::sync::oneshot;
 
@@ -11,6 +13,7 @@ use super::restore::RestoreRequest;
 use super::settings::{BadSettings, Change, DrivePatch, LoggerSettings, MetricsSettings};
 use super::snapshot::{SnapshotReply, SnapshotRequest};
 use super::state::State;
+use super::working_set::RecordReply;
 use crate::machine::MachineError;
 use crate::vcpu::Ending;
 
@@ -110,6 +113,8 @@ pub(super) enum Command {
     },
     /// Layers of disks have been made one.
     Folded,
+    /// Write down what the machine has touched of its snapshot.
+    RecordWorkingSet(PathBuf, RecordReply),
     /// The process that serves the machine's memory has ended.
     PagesGone,
     /// Make the machine of a snapshot.

@@ -233,6 +233,10 @@ impl Controller {
                 self.folded();
                 None
             }
+            Command::RecordWorkingSet(path, reply) => {
+                self.record_working_set(path, reply);
+                None
+            }
             Command::Restore(request, permit, reply) => {
                 let result = self.restore(&request);
                 drop(permit);

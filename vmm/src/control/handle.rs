@@ -19,6 +19,7 @@ use super::restore::RestoreRequest;
 use super::settings::{Change, DrivePatch, LoggerSettings, MetricsSettings};
 use super::snapshot::{SnapshotRequest, Taken};
 use super::state::{State, Status};
+use super::working_set::Recorded;
 
 /// What names a machine.
 #[derive(Debug, Clone)]
@@ -245,6 +246,13 @@ impl Handle {
         let permit = self.0.begin("restore")?;
         self.ask(|reply| Command::Restore(Box::new(request), permit, reply))
             .await
+    }
+
+    /// Writes down what the machine has touched of the snapshot that it was made of.
+    pub async fn record_working_set(&self, path: PathBuf) -> Result<Recorded, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        self.0.tell(Command::RecordWorkingSet(path, reply));
+        answer.await.unwrap_or(Err(Refusal::Gone))
     }
 
     /// Tells the agent of a restored or forked guest, which runs, the time and random numbers of now,

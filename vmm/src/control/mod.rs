@@ -29,6 +29,7 @@ mod served;
 pub mod settings;
 mod snapshot;
 mod state;
+mod working_set;
 
 pub use access::{Access, Figures};
 pub use command::{Lifecycle, Refusal};
@@ -44,3 +45,4 @@ pub use refresh::GuestIdentity;
 pub use restore::RestoreRequest;
 pub use snapshot::{SnapshotRequest, Taken};
 pub use state::{State, Status};
+pub use working_set::Recorded;

@@ -14,7 +14,7 @@ use super::state::State;
 use crate::agent;
 use crate::config::{ConsoleConfig, MachineConfig};
 use crate::machine::Machine;
-use crate::snapshot::{Loaded, Place};
+use crate::snapshot::{Loaded, Place, Prefetch};
 
 /// Which machine is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct RestoreRequest {
     pub vsock: Option<PathBuf>,
     /// What of it becomes another one.
     pub identity: GuestIdentity,
+    /// A file that says which of the snapshot's memory is to be read ahead.
+    pub working_set: Option<PathBuf>,
 }
 
 impl Controller {
@@ -42,8 +44,14 @@ impl Controller {
         }
         let loaded = Loaded::at(&request.snapshot)
             .map_err(|err| Refusal::failed("restore the snapshot", err))?;
-        let addresses = request.interfaces.iter();
-        let told = addresses.filter(|other| other.concerns_guest()).count() > 0;
+        if let Some(file) = &request.working_set {
+            let prefetch = Prefetch::of(file, &loaded.memory);
+            let prefetch = prefetch.map_err(|err| Refusal::failed("restore the snapshot", err))?;
+            // As early as can be: it has until the guest comes to it.
+            prefetch.begin();
+        }
+        let mut addresses = request.interfaces.iter();
+        let told = addresses.any(OtherInterface::concerns_guest);
         if !loaded.description.agent && (told || !request.identity.is_empty()) {
             return Err(Refusal::failed(
                 "restore the snapshot",

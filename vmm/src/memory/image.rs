@@ -137,6 +137,30 @@ impl Image {
         })
     }
 
+    /// Which layer's file has what of `ranges`, which are sorted. What is zeros is in none.
+    pub fn files_of(&self, ranges: &[Range<u64>]) -> Vec<(Range<u64>, usize)> {
+        let mut whole: Vec<(Range<u64>, usize)> = Vec::new();
+        for (index, layer) in self.layers.iter().enumerate() {
+            let mut over = Vec::new();
+            for run in &layer.runs {
+                over.push((run.range.clone(), None));
+                if run.zero {
+                    continue;
+                }
+                let from = ranges.partition_point(|range| range.end <= run.range.start);
+                let within = ranges[from..]
+                    .iter()
+                    .take_while(|r| r.start < run.range.end);
+                for range in within {
+                    let start = range.start.max(run.range.start);
+                    over.push((start..range.end.min(run.range.end), Some(index)));
+                }
+            }
+            whole = overlay(whole, over);
+        }
+        whole
+    }
+
     /// The image of the layers from `depth` on: only what they cover of memory is right in it.
     pub fn above(&self, depth: usize) -> Self {
         Self {
@@ -292,6 +316,28 @@ mod tests {
         );
         let image = image.with(Layer::new(file(16, &[0]), vec![run(0..16, false)], None));
         assert_eq!(pages(&image), [(0..1, 2)]);
+    }
+
+    #[test]
+    fn what_is_asked_for_is_found_in_the_file_that_has_it() {
+        let image = Image::of(file(16, &[]), 16 * PAGE);
+        let runs = vec![run(2..5, false), run(7..8, true), run(12..13, false)];
+        let image = image.with(Layer::new(file(16, &[]), runs, None));
+        let asked = [1..3, 4..9, 12..16].map(|pages: Range<u64>| run(pages, false).range);
+        let found = image.files_of(&asked).into_iter();
+        let found: Vec<_> = found
+            .map(|(r, n)| (r.start / PAGE..r.end / PAGE, n))
+            .collect();
+        let wanted = [
+            (1..2, 0),
+            (2..3, 1),
+            (4..5, 1),
+            (5..7, 0),
+            (8..9, 0),
+            (12..13, 1),
+            (13..16, 0),
+        ];
+        assert_eq!(found, wanted);
     }
 
     #[test]

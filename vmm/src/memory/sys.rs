@@ -182,6 +182,17 @@ pub fn open_pagemap() -> Option<&'static File> {
     PAGEMAP.get_or_init(open).as_ref()
 }
 
+/// The pages of a mapping at `start` that are there, whosever they are: what has been read or written
+/// since it was mapped. As ranges of offsets from `start`, in order.
+///
+/// # Errors
+///
+/// Without a /proc to ask.
+pub fn present_pages(start: *const u8, len: u64) -> io::Result<Vec<Range<u64>>> {
+    let without = || io::Error::other("there is no /proc that tells which pages there are");
+    pages(open_pagemap().ok_or_else(without)?, start, len, false)
+}
+
 /// The pages of a private mapping at `start` that are this process's own, not its file's: what was
 /// written since it was mapped. As ranges of offsets from `start`, in order. Without a /proc to ask,
 /// all of them count as written.
@@ -189,16 +200,22 @@ pub fn private_pages(start: *const u8, len: u64) -> io::Result<Vec<Range<u64>>> 
     let Some(pagemap) = open_pagemap() else {
         return Ok(std::iter::once(0..len).collect());
     };
-    match scan(pagemap, start as u64, len) {
+    pages(pagemap, start, len, true)
+}
+
+/// Those that are there; with `own`, not those that are a file's.
+fn pages(pagemap: &File, start: *const u8, len: u64, own: bool) -> io::Result<Vec<Range<u64>>> {
+    match scan(pagemap, start as u64, len, own) {
         // Before Linux 6.7.
         Err(err) if matches!(err.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL)) => {
-            read_pagemap(pagemap, start as u64, len)
+            read_pagemap(pagemap, start as u64, len, own)
         }
         found => found,
     }
 }
 
-fn scan(pagemap: &File, start: u64, len: u64) -> io::Result<Vec<Range<u64>>> {
+fn scan(pagemap: &File, start: u64, len: u64, own: bool) -> io::Result<Vec<Range<u64>>> {
+    let file = if own { PAGE_IS_FILE } else { 0 };
     let mut found = Vec::new();
     let mut regions = vec![PageRegion::default(); 1024];
     let mut from = start;
@@ -209,8 +226,8 @@ fn scan(pagemap: &File, start: u64, len: u64) -> io::Result<Vec<Range<u64>>> {
             end: start + len,
             vec: regions.as_mut_ptr() as u64,
             vec_len: regions.len() as u64,
-            category_inverted: PAGE_IS_FILE,
-            category_mask: PAGE_IS_FILE,
+            category_inverted: file,
+            category_mask: file,
             category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
             return_mask: PAGE_IS_FILE,
             ..ScanArg::default()
@@ -233,7 +250,7 @@ fn scan(pagemap: &File, start: u64, len: u64) -> io::Result<Vec<Range<u64>>> {
 }
 
 /// The same from the list of all pages (Linux, Documentation/admin-guide/mm/pagemap.rst).
-fn read_pagemap(pagemap: &File, start: u64, len: u64) -> io::Result<Vec<Range<u64>>> {
+fn read_pagemap(pagemap: &File, start: u64, len: u64, own: bool) -> io::Result<Vec<Range<u64>>> {
     use std::os::unix::fs::FileExt;
     const PRESENT: u64 = 1 << 63;
     const SWAPPED: u64 = 1 << 62;
@@ -247,7 +264,7 @@ fn read_pagemap(pagemap: &File, start: u64, len: u64) -> io::Result<Vec<Range<u6
         pagemap.read_exact_at(part, (start / PAGE + page) * 8)?;
         for (at, entry) in (page..).zip(part.chunks_exact(8)) {
             let entry = u64::from_le_bytes(entry.try_into().expect("eight bytes"));
-            if entry & (PRESENT | SWAPPED) != 0 && entry & FILE == 0 {
+            if entry & (PRESENT | SWAPPED) != 0 && !(own && entry & FILE != 0) {
                 push(&mut found, at * PAGE..(at + 1) * PAGE);
             }
         }

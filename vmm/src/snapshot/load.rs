@@ -58,6 +58,14 @@ pub enum LoadError {
     /// The machine's own layer of a disk cannot be made.
     #[error(transparent)]
     Layer(#[from] LayerError),
+    /// What is to be read ahead is not known.
+    #[error("cannot use the working set {}: {reason}", path.display())]
+    WorkingSet {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// Its memory is in too many pieces to be mapped.
     #[error(
         "the snapshot {path}: its memory is in {runs} pieces, more than {MAX_RUNS}: make one of \

@@ -8,12 +8,14 @@ mod disks;
 mod handover;
 mod host;
 mod load;
+mod prefetch;
 mod save;
 
 pub use description::Description;
 pub use disks::LoadedDisks;
 pub use handover::{HandOver, HandOverError};
 pub use load::{LoadError, Loaded, open_disks};
+pub use prefetch::Prefetch;
 pub use save::{Save, SaveDisks};
 
 /// Where a snapshot is.

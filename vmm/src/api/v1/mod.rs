@@ -43,6 +43,7 @@ pub const ROUTES: &[Route] = &[
     route!("POST" "/v1/fork" snapshot::fork),
     route!("PUT" "/v1/restore" restore::restore),
     route!("POST" "/v1/refresh" restore::refresh),
+    route!("PUT" "/v1/working-set" restore::working_set),
     agent("GET", "/v1/health"),
     agent("POST", "/v1/shutdown"),
     agent("GET", "/v1/exec"),

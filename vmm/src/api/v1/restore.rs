@@ -5,13 +5,14 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use serde_json::json;
 use tine_devices::virtio::net::MacAddr;
 use tine_guest_agent::fields::{FieldError, Fields};
 use tine_guest_agent::octets::Octets;
 use tine_guest_agent::refresh::{Address, MIN_ENTROPY, NewFile, Refresh};
 
 use super::snapshot::absolute;
-use crate::api::fault::{Reply, done};
+use crate::api::fault::{Reply, done, json_with};
 use crate::api::routes::Call;
 use crate::control::{GuestIdentity, OtherInterface, RestoreRequest};
 use crate::snapshot::Place;
@@ -47,12 +48,20 @@ pub async fn restore(call: Call) -> Reply {
     let resume: Option<bool> = fields.optional("resume")?;
     let network: Option<Vec<Interface>> = fields.optional("network")?;
     let vsock: Option<PathBuf> = fields.optional("vsock")?;
+    let working_set: Option<PathBuf> = fields.optional("working_set")?;
     let identity = identity(&mut fields)?;
     fields.finish()?;
+    if let Some(file) = &working_set {
+        absolute("working_set", file)?;
+    }
     let place = match (snapshot, fork) {
         (Some(dir), None) => {
             absolute("snapshot", &dir)?;
             Place::Directory(dir)
+        }
+        (None, Some(_)) if working_set.is_some() => {
+            let words = "is for a snapshot: a copy's memory is in memory already";
+            return Err(FieldError::new("working_set", words).into());
         }
         (None, Some(socket)) => {
             absolute("fork", &socket)?;
@@ -70,6 +79,7 @@ pub async fn restore(call: Call) -> Reply {
         interfaces: interfaces.map(OtherInterface::from).collect(),
         vsock,
         identity,
+        working_set,
     };
     call.app.handle.restore(request).await?;
     done()
@@ -82,6 +92,24 @@ pub async fn refresh(call: Call) -> Reply {
     fields.finish()?;
     call.app.handle.refresh(identity).await?;
     done()
+}
+
+/// `PUT /v1/working-set`: what a machine has touched of its snapshot is written to a file.
+pub async fn working_set(call: Call) -> Reply {
+    let mut fields = call.fields()?;
+    let path: PathBuf = fields.required("path")?;
+    fields.finish()?;
+    absolute("path", &path)?;
+    let recorded = call.app.handle.record_working_set(path).await?;
+    json_with(
+        201,
+        &json!({
+            "path": recorded.path,
+            "snapshot": recorded.snapshot,
+            "bytes": recorded.bytes,
+            "ranges": recorded.ranges,
+        }),
+    )
 }
 
 /// What of the guest becomes another one.

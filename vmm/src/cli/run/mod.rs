@@ -156,6 +156,7 @@ fn in_foreground(args: Args) -> Result<u8, RunError> {
         place: args.place,
         interactive: args.interactive,
         timeout: args.timeout,
+        record: None,
     };
     let template = match cold || job.command.is_empty() {
         true => None,

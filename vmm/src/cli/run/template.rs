@@ -29,6 +29,8 @@ pub fn run(mut args: Args, named: &Named) -> Result<u8, Failure> {
         place: args.place,
         interactive: args.interactive,
         timing: args.timing,
+        working_set: None,
+        record_working_set: None,
         dir: opened.snapshot.clone(),
         command: args.command,
         template: Some(opened),
