@@ -178,14 +178,11 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    fn set(ranges: &[Range<u64>]) -> WorkingSet {
+    fn set(ranges: &[(u64, u64)]) -> WorkingSet {
         WorkingSet {
             snapshot: Id([7; 16]),
             size: 100 * PAGE,
-            ranges: ranges
-                .iter()
-                .map(|r| r.start * PAGE..r.end * PAGE)
-                .collect(),
+            ranges: ranges.iter().map(|r| r.0 * PAGE..r.1 * PAGE).collect(),
         }
     }
 
@@ -193,12 +190,12 @@ mod tests {
     fn what_is_written_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("set");
-        for ranges in [&[][..], &[0..1, 1..7, 99..100]] {
+        for ranges in [&[][..], &[(0, 1), (1, 7), (99, 100)]] {
             let set = set(ranges);
             set.write(&path).unwrap();
             assert_eq!(WorkingSet::read(&path).unwrap(), set);
         }
-        assert_eq!(set(&[0..1, 4..7]).bytes(), 4 * PAGE);
+        assert_eq!(set(&[(0, 1), (4, 7)]).bytes(), 4 * PAGE);
         let names = std::fs::read_dir(dir.path()).unwrap().count();
         assert_eq!(names, 1, "nothing else is left");
     }
@@ -207,19 +204,19 @@ mod tests {
     fn what_no_reader_takes_is_not_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("set");
-        set(&[1..2]).write(&path).unwrap();
-        for wrong in [set(&[4..5, 3..4]), set(&[3..3]), set(&[99..101])] {
+        set(&[(1, 2)]).write(&path).unwrap();
+        for wrong in [set(&[(4, 5), (3, 4)]), set(&[(3, 3)]), set(&[(99, 101)])] {
             let err = wrong.write(&path).unwrap_err().to_string();
             assert!(err.contains("range"), "{err}");
         }
-        assert_eq!(WorkingSet::read(&path).unwrap(), set(&[1..2]));
+        assert_eq!(WorkingSet::read(&path).unwrap(), set(&[(1, 2)]));
     }
 
     #[test]
     fn whatever_is_wrong_with_a_file_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("set");
-        let whole = set(&[0..1, 4..7]).encode();
+        let whole = set(&[(0, 1), (4, 7)]).encode();
         let read = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
             let err = WorkingSet::read(&path).unwrap_err().to_string();
