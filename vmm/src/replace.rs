@@ -1,10 +1,20 @@
-//! A small file that is replaced whole or not at all, whatever ends the process or the host.
+//! A small file that is replaced whole or not at all, whatever ends the process or the host; and whether
+//! a path still names what it named.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::CWD;
+
+/// Whether a path, which is followed no further, names an open file or directory.
+pub fn is_named(path: &Path, open: &File) -> bool {
+    match (fs::symlink_metadata(path), open.metadata()) {
+        (Ok(named), Ok(open)) => (named.dev(), named.ino()) == (open.dev(), open.ino()),
+        _ => false,
+    }
+}
 
 /// Writes a file of a directory, in the place of an earlier one of its name, and makes it durable.
 ///

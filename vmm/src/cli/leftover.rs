@@ -3,11 +3,11 @@
 
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use tine::replace::is_named;
 
 use tine::launch::Pidfd;
 
@@ -19,14 +19,6 @@ pub fn own(dir: &Path) -> Option<File> {
     let lock = File::open(dir).ok()?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
     is_named(dir, &lock).then_some(lock)
-}
-
-/// Whether a path still names what was opened by it.
-pub fn is_named(path: &Path, open: &File) -> bool {
-    match (fs::symlink_metadata(path), open.metadata()) {
-        (Ok(named), Ok(open)) => (named.dev(), named.ino()) == (open.dev(), open.ino()),
-        _ => false,
-    }
 }
 
 /// Kills the process that works in a directory, found by its arguments: it has no socket yet, or no

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +14,7 @@ use super::description::DriveFile;
 use super::{Description, LoadError};
 use crate::config::MachineConfig;
 use crate::machine::overlay_path;
+use crate::replace::is_named;
 
 /// The disks of a machine to be.
 #[derive(Debug)]
@@ -149,7 +149,8 @@ impl LoadedDisks {
                 LayerFile::Path(path) => path.clone(),
                 LayerFile::Open(file) => {
                     let given = own.join(disk_file(&drive.id, n, layer.format));
-                    match is_named(file, &given) {
+                    // Somebody has given it this name already: in a jail there is no way to do so.
+                    match is_named(&given, file) {
                         true => {
                             made.push(given.clone());
                             given
@@ -186,14 +187,6 @@ impl LoadedDisks {
         made.push(overlay);
         drive.lower = layers;
         Ok(())
-    }
-}
-
-/// Whether somebody has given the file this name already: in a jail there is no way to do so.
-fn is_named(file: &File, path: &Path) -> bool {
-    match (file.metadata(), fs::symlink_metadata(path)) {
-        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
-        _ => false,
     }
 }
 

@@ -14,6 +14,7 @@ use std::process::Command;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::rand::{GetRandomFlags, getrandom};
+use tine::replace::is_named;
 use tine_jailer::{Bind, Config, Forked, Host, JailError, Plan, enter};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
@@ -185,7 +186,7 @@ fn hold_base() -> Result<File, Box<dyn std::error::Error>> {
         }
         let held = File::open(&base)?;
         flock(&held, FlockOperation::LockShared)?;
-        if leftover::is_named(&base, &held) {
+        if is_named(&base, &held) {
             return Ok(held);
         }
     }

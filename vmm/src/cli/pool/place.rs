@@ -21,9 +21,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+use tine::replace::is_named;
 
 use crate::cli::failure::Failure;
-use crate::cli::leftover::is_named;
 use crate::cli::rundir;
 use crate::cli::template::{Named, named, store};
 

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use tine::replace::is_named;
 
 use super::record::{Named, Version};
 use super::store::{SNAPSHOT, Store, check_private, failed};
 use crate::cli::failure::Failure;
-use crate::cli::leftover::is_named;
 
 /// A version that stays for as long as this is held: until all files of its snapshot are open.
 #[derive(Debug)]
