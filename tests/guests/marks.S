@@ -13,6 +13,50 @@
 .set BLOCK_COUNT, 8
 .set ROUNDS, 2
 
+/* The words of a page or block: the mark, and its number. */
+.macro put_words at, mark, number
+    mov qword ptr [\at], \mark
+    mov qword ptr [\at + 8], \number
+    mov qword ptr [\at + 2048], \mark
+    mov qword ptr [\at + 4088], \mark
+.endm
+
+.macro find_words at, number
+    cmp [\at], rbx
+    jne wrong
+    cmp [\at + 8], \number
+    jne wrong
+    cmp [\at + 2048], rbx
+    jne wrong
+    cmp [\at + 4088], rbx
+    jne wrong
+.endm
+
+/* Back to `1` for each page, which is at RSI and has the number RCX, or each block, R13. */
+.macro each_page
+    mov esi, PAGES
+    xor ecx, ecx
+1:
+.endm
+
+.macro next_page
+    add esi, 4096
+    inc ecx
+    cmp ecx, PAGE_COUNT
+    jne 1b
+.endm
+
+.macro each_block
+    xor r13d, r13d
+1:
+.endm
+
+.macro next_block
+    inc r13d
+    cmp r13d, BLOCK_COUNT
+    jne 1b
+.endm
+
 .globl _start
 _start:
     set_up_drive
@@ -26,61 +70,26 @@ _start:
     or rbx, rax
     mov r12d, ROUNDS
 round:
-    mov esi, PAGES
-    xor ecx, ecx
-1:  mov [rsi], rbx
-    mov [rsi + 8], rcx
-    mov [rsi + 2048], rbx
-    mov [rsi + 4088], rbx
-    add esi, 4096
-    inc ecx
-    cmp ecx, PAGE_COUNT
-    jne 1b
+    each_page
+    put_words rsi, rbx, rcx
+    next_page
 
-    xor r13d, r13d
-1:  mov [DATA], rbx
-    mov [DATA + 8], r13
-    mov [DATA + 2048], rbx
-    mov [DATA + 4088], rbx
+    each_block
+    put_words DATA, rbx, r13
     to_write
     request wrong
-    inc r13d
-    cmp r13d, BLOCK_COUNT
-    jne 1b
+    next_block
 
-    xor r13d, r13d
-1:  mov qword ptr [DATA], 0
-    mov qword ptr [DATA + 8], -1
-    mov qword ptr [DATA + 2048], 0
-    mov qword ptr [DATA + 4088], 0
+    each_block
+    put_words DATA, 0, -1
     to_read
     request wrong
-    cmp [DATA], rbx
-    jne wrong
-    cmp [DATA + 8], r13
-    jne wrong
-    cmp [DATA + 2048], rbx
-    jne wrong
-    cmp [DATA + 4088], rbx
-    jne wrong
-    inc r13d
-    cmp r13d, BLOCK_COUNT
-    jne 1b
+    find_words DATA, r13
+    next_block
 
-    mov esi, PAGES
-    xor ecx, ecx
-1:  cmp [rsi], rbx
-    jne wrong
-    cmp [rsi + 8], rcx
-    jne wrong
-    cmp [rsi + 2048], rbx
-    jne wrong
-    cmp [rsi + 4088], rbx
-    jne wrong
-    add esi, 4096
-    inc ecx
-    cmp ecx, PAGE_COUNT
-    jne 1b
+    each_page
+    find_words rsi, rcx
+    next_page
 
     dec r12d
     jnz round

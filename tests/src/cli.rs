@@ -121,6 +121,26 @@ impl Place {
         command
     }
 
+    /// Starts the bare-metal guest `guest` in a machine of 64 MiB that stays, with more arguments.
+    pub fn run_bare(&self, id: &str, guest: &str, more: &[&str]) {
+        let kernel = crate::guest(guest).into_os_string();
+        let kernel = kernel.into_string().expect("text");
+        let words = [
+            "run",
+            "-d",
+            "--no-wait",
+            "--name",
+            id,
+            "--memory",
+            "64M",
+            "--kernel",
+        ];
+        self.ok(words
+            .into_iter()
+            .chain([kernel.as_str()])
+            .chain(more.iter().copied()));
+    }
+
     /// Runs `tine ARGS` to its end.
     pub fn output<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
         self.tine(args).output().expect("tine can be started")

@@ -12,7 +12,7 @@ use std::time::Instant;
 use serde_json::json;
 use tine_tests::cli::{Place, eventually, with_vmm};
 use tine_tests::left::{Random, files, kill};
-use tine_tests::{guest, host, require_kvm, text};
+use tine_tests::{host, require_kvm, text};
 
 /// How often somebody is killed.
 const ROUNDS: usize = 16;
@@ -34,21 +34,8 @@ impl Snapshot {
         let place = Place::new();
         let disk = place.path("disk.img");
         fs::File::create(&disk).unwrap().set_len(4 << 20).unwrap();
-        let (disk, kernel) = (disk.to_str().unwrap(), guest("writing"));
-        let kernel = kernel.to_str().unwrap();
-        place.ok([
-            "run",
-            "-d",
-            "--no-wait",
-            "--name",
-            "first",
-            "--memory",
-            "64M",
-            "--kernel",
-            kernel,
-            "--disk",
-            disk,
-        ]);
+        let disk = ["--disk", disk.to_str().unwrap()];
+        place.run_bare("first", "writing", &disk);
         place.ok(["snapshot", "first", "snapshot"]);
         place.ok(["rm", "-f", "first"]);
         let dir = place.path("snapshot");
@@ -213,19 +200,7 @@ fn a_machine_keeps_nothing_of_copies_that_are_gone() {
     require_kvm();
     with_vmm();
     let place = Place::new();
-    let kernel = guest("counting");
-    let kernel = kernel.to_str().unwrap();
-    place.ok([
-        "run",
-        "-d",
-        "--no-wait",
-        "--name",
-        "parent",
-        "--memory",
-        "64M",
-        "--kernel",
-        kernel,
-    ]);
+    place.run_bare("parent", "counting", &[]);
     let parent = place.process("parent").unwrap();
     let count = |dir: &str| fs::read_dir(dir).unwrap().count();
     let fds = || count(&format!("/proc/{parent}/fd"));
