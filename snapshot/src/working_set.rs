@@ -73,7 +73,7 @@ impl WorkingSet {
         let failed = |errno: rustix::io::Errno| io_error(path, errno.into());
         // A FIFO would not wait for its other end: NONBLOCK means nothing to a regular file.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+        let fd = rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty()).map_err(failed)?;
         let stat = stat::of(&fd).map_err(failed)?;
         require_regular(path, stat.stx_mode.into())?;
         if stat.stx_size > MAX_LEN {

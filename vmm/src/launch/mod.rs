@@ -113,6 +113,9 @@ pub struct NewMachine {
     /// What of its network interfaces becomes another one: the elements of `network` in the body of
     /// `PUT /v1/restore`.
     pub network: Vec<Value>,
+    /// What other machines of its snapshot have touched first, which is read ahead:
+    /// [`client::Machine::record_working_set`] writes such a file.
+    pub working_set: Option<PathBuf>,
 }
 
 impl NewMachine {
@@ -122,6 +125,7 @@ impl NewMachine {
             id: id.to_owned(),
             identity: GuestIdentity::of(id),
             network: Vec::new(),
+            working_set: None,
         }
     }
 
@@ -136,6 +140,9 @@ impl NewMachine {
     /// The body of `PUT /v1/restore`, with `origin`, which is `snapshot` or `fork`, at `path`.
     fn request(&self, origin: &str, path: &Path) -> Value {
         let mut request = json!({ origin: path });
+        if let Some(file) = &self.working_set {
+            request["working_set"] = json!(file);
+        }
         if !self.network.is_empty() {
             request["network"] = self.network.clone().into();
         }
