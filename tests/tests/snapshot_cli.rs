@@ -5,6 +5,7 @@ use std::process::{Child, Command, Output};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use tine_snapshot::WorkingSet;
 use tine_tests::cli::{Place, with_vmm};
 use tine_tests::linux::image;
 use tine_tests::{require_kvm, text};
@@ -201,4 +202,37 @@ fn words_that_make_no_sense() {
     assert!(refused.contains("nothing"), "{refused}");
     place.fails(2, ["snapshot"]);
     place.fails(2, ["restore"]);
+}
+
+#[test]
+fn what_a_command_touches_is_recorded_and_read_ahead() {
+    let place = &Prepared::get().place;
+    let command = ["base", "--", "cat", "/run/t/file"];
+    let with = |option: &str| place.ok(["restore", option, "set"].into_iter().chain(command));
+    assert_eq!(with("--record-working-set"), "kept\n");
+    let set = WorkingSet::read(&place.path("set")).unwrap();
+    // The kernel and the agent, and not all that there is.
+    assert!((1 << 20..set.size / 2).contains(&set.bytes()), "{set:?}");
+    assert_eq!(with("--working-set"), "kept\n");
+    // In a jail too, where there is one.
+    let detached = [
+        "restore",
+        "-d",
+        "--name",
+        "ahead",
+        "--working-set",
+        "set",
+        "base",
+    ];
+    place.ok(detached);
+    assert_eq!(
+        place.ok(["exec", "ahead", "--", "cat", "/run/t/file"]),
+        "kept\n"
+    );
+    place.ok(["rm", "-f", "ahead"]);
+    let refused = place.fails(1, ["restore", "--working-set", "/etc/passwd", "base"]);
+    assert!(refused.contains("/etc/passwd: header"), "{refused}");
+    let wrong = ["restore", "-d", "--record-working-set", "set", "base"];
+    let refused = place.fails(2, wrong);
+    assert!(refused.contains("cannot be used with"), "{refused}");
 }
