@@ -12,6 +12,7 @@ mod configure;
 mod controller;
 mod deletion;
 mod disk_snapshot;
+mod disks;
 mod end;
 mod events;
 mod files;

@@ -9,6 +9,7 @@
 mod image;
 mod served;
 mod sys;
+mod touched;
 
 use std::fs::File;
 use std::io;
@@ -18,7 +19,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tine_devices::GuestMemory;
 use tine_devices::virtio::balloon::MappedMemory;
-use tine_snapshot::{MAX_RANGES, WorkingSet};
 use vm_memory::{
     FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionMmap, MmapRegion,
 };
@@ -256,40 +256,6 @@ impl MachineMemory {
             Ok(())
         })?;
         Ok(join(written, JOIN))
-    }
-
-    /// What of it has been touched since it was mapped, short gaps filled, and the snapshot that all of
-    /// it was mapped from; `None` where it came from elsewhere.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel does not tell.
-    pub fn touched(&self) -> io::Result<Option<WorkingSet>> {
-        let backing = lock(&self.backing);
-        let top = match &*backing {
-            Some(Backing::Private(image)) => image.layers.last(),
-            _ => None,
-        };
-        let Some(stored) = top.and_then(|layer| layer.stored()) else {
-            return Ok(None);
-        };
-        let mut touched = Vec::new();
-        self.each_part(&(0..self.size), |at, offset, len| {
-            let pages = sys::present_pages(at, len)?.into_iter();
-            touched.extend(pages.map(|pages| offset + pages.start..offset + pages.end));
-            Ok(())
-        })?;
-        let mut gap = JOIN;
-        let mut ranges = join(touched, gap);
-        while ranges.len() > MAX_RANGES {
-            gap *= 2;
-            ranges = join(ranges, gap);
-        }
-        Ok(Some(WorkingSet {
-            snapshot: stored.snapshot,
-            size: self.size,
-            ranges,
-        }))
     }
 
     fn map_over(&self, range: &Range<u64>, file: Option<&File>) -> io::Result<()> {
