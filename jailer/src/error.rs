@@ -46,6 +46,14 @@ pub enum JailError {
     #[error("{}: written in another PID namespace, so it cannot be told whether its machine lives: \
         remove the file when it does not", .0.display())]
     Foreign(PathBuf),
+    /// An ordinary user asks, and the host lets those make no user namespaces.
+    #[error(
+        "an ordinary user's jail is made of a user namespace, and this host allows none: {why}"
+    )]
+    NoUserNamespace {
+        /// Which setting says so, and what the kernel said.
+        why: String,
+    },
     /// A cgroup did not take what it was told.
     #[error("{}: {wanted:?} was written, and it reads {found:?}", file.display())]
     NotTaken {

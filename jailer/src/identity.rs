@@ -34,11 +34,40 @@ pub(crate) fn become_user(proc: &Proc, uid: u32, gid: u32) -> Result<bool, JailE
 }
 
 /// An ordinary user's user namespace, in which it has all rights over what is made next.
+///
+/// # Errors
+///
+/// [`JailError::NoUserNamespace`] when the host keeps them from ordinary users.
 pub(crate) fn own_namespace(proc: &Proc, uid: u32, gid: u32) -> Result<(), JailError> {
-    sys::unshare(UnshareFlags::NEWUSER).map_err(failed(
-        "make a user namespace (are they allowed? see /proc/sys/user/max_user_namespaces)",
-    ))?;
-    write_maps(proc, uid, gid)
+    let made = sys::unshare(UnshareFlags::NEWUSER)
+        .map_err(failed("make a user namespace"))
+        // Where AppArmor forbids it the namespace is there, and nothing can be done in it.
+        .and_then(|()| write_maps(proc, uid, gid));
+    made.map_err(|err| JailError::NoUserNamespace {
+        why: match forbidding(proc) {
+            Some(setting) => format!("the setting {setting} forbids it ({err})"),
+            None => format!("{err}; a container's rules may forbid it"),
+        },
+    })
+}
+
+/// Settings that keep user namespaces from ordinary users, and their values that do: the kernel's own
+/// (namespaces(7)), Debian's, and AppArmor's.
+const FORBIDDING: [(&str, &str); 3] = [
+    (LIMIT, "0"),
+    ("sys/kernel/unprivileged_userns_clone", "0"),
+    ("sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
+];
+
+/// The first of them that is set so, as sysctl(8) puts it.
+fn forbidding(proc: &Proc) -> Option<String> {
+    let set = |(path, value): &&(&str, &str)| {
+        let found = proc.read(path);
+        found.is_ok_and(|found| found.trim() == *value)
+    };
+    let (path, value) = FORBIDDING.iter().find(set)?;
+    let name = path.trim_start_matches("sys/").replace('/', ".");
+    Some(format!("{name} = {value}"))
 }
 
 fn write_maps(proc: &Proc, uid: u32, gid: u32) -> Result<(), JailError> {

@@ -150,7 +150,8 @@ impl Proc {
         }
     }
 
-    fn read(&self, path: &str) -> Result<String, std::io::Error> {
+    /// Reads a short file, like a setting.
+    pub fn read(&self, path: &str) -> Result<String, std::io::Error> {
         let fd = openat(
             &self.0,
             path,

@@ -33,6 +33,10 @@ impl Jail<'_> {
         let tree = root::take(root.as_fd(), root::ROOT_FLAGS)?;
         if let Some(claim) = &mut self.claim {
             claim.record.made.extend(made);
+            if self.left {
+                // The process has been noted down before.
+                claim.write()?;
+            }
         }
         self.root = Some(tree);
         Ok(())
