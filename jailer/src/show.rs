@@ -1,16 +1,18 @@
 //! Showing something of the host in the jail of a machine that runs already: a snapshot's directory,
 //! for as long as it is written.
 //!
-//! The caller goes into the machine's mounts with a thread of its own, which ends there. Of what is in
-//! the jail it follows nothing: no component of a path there may be a link.
+//! A copy of the calling process goes into the machine's mounts, and ends there. Of what is in the jail
+//! it follows nothing: no component of a path there may be a link.
 
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::mount::{UnmountFlags, unmount};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, WaitOptions, geteuid, waitpid};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use crate::config::Bind;
@@ -25,12 +27,14 @@ use crate::{paths, root, sys};
 pub struct Inhabited {
     dir: PathBuf,
     mounts: OwnedFd,
+    /// Where an ordinary user has rights over them; root has them anyway.
+    users: Option<OwnedFd>,
     owner: (u32, u32),
 }
 
 impl Inhabited {
-    /// The jail of the machine `id` of `program` below `base`; `None` where there is none, or nobody
-    /// in it. As root only.
+    /// The jail of the caller's machine `id` of `program` below `base`; `None` where there is none, or
+    /// nobody in it.
     ///
     /// # Errors
     ///
@@ -42,7 +46,8 @@ impl Inhabited {
         else {
             return Ok(None);
         };
-        paths::check_private(dir.as_fd(), &dir_path, 0)?;
+        let user = geteuid();
+        paths::check_private(dir.as_fd(), &dir_path, user.as_raw())?;
         let proc = Proc::open()?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let doing = || failed(format!("look at {}", dir_path.join(ROOT).display()));
@@ -53,13 +58,21 @@ impl Inhabited {
             Taken::Locked => return Err(JailError::Busy(id.to_owned())),
             _ => return Ok(None),
         };
-        let mounts = proc.open_file(&format!("{}/ns/mnt", process.pid));
-        let mounts = mounts.map_err(failed("open a jail's mounts"))?;
+        let open = |kind: &str| {
+            let file = proc.open_file(&format!("{}/ns/{kind}", process.pid));
+            file.map_err(failed("open a jail's namespaces"))
+        };
+        let mounts = open("mnt")?;
+        let users = match user.is_root() {
+            true => None,
+            false => Some(open("user")?),
+        };
         // The number may have become another process's meanwhile.
         match proc.life(&process) {
             Life::Alive => Ok(Some(Self {
                 dir: dir_path,
                 mounts,
+                users,
                 owner: (owner.st_uid, owner.st_gid),
             })),
             _ => Ok(None),
@@ -73,25 +86,25 @@ impl Inhabited {
     /// When it cannot be had, or its place in the jail is taken by something else.
     pub fn show(&self, bind: &Bind) -> Result<(), JailError> {
         let proc = Proc::open()?;
-        let mut owners = Owners::new(&proc, self.owner);
-        let (tree, directory) = root::take_tree(bind, &mut owners)?;
         let target = relative(&bind.target);
-        let made = self.inside(|root| {
+        let made = in_a_copy(|| {
+            if let Some(users) = &self.users {
+                self.have_rights(users)?;
+                // Nobody but root takes mounts out of the host's own namespace: out of a copy of it.
+                sys::unshare(UnshareFlags::NEWNS).map_err(failed("copy the host's mounts"))?;
+            }
+            let mut owners = Owners::new(&proc, self.owner);
+            let (tree, directory) = root::take_tree(bind, &mut owners)?;
+            let root = self.enter()?;
             let (point, made) = paths::mount_point(root.as_fd(), target, directory)?;
             attach(tree.as_fd(), point.as_fd(), "")?;
-            Ok(made)
+            // For who removes the jail one day.
+            let notes = made.iter().map(|path| format!("made {}\n", path.display()));
+            Ok(notes.collect())
         })?;
-        // For who removes the jail one day.
         let file = self.dir.join(FILE);
-        let lines: String = made
-            .iter()
-            .map(|path| format!("made {}\n", path.display()))
-            .collect();
-        let mut noted = OpenOptions::new().append(true).open(&file);
-        let noted = noted
-            .as_mut()
-            .map_err(|err| std::io::Error::from(err.kind()))
-            .and_then(|file| file.write_all(lines.as_bytes()));
+        let noted = OpenOptions::new().append(true).open(&file);
+        let noted = noted.and_then(|mut file| file.write_all(made.as_bytes()));
         noted.map_err(failed(format!("write {}", file.display())))
     }
 
@@ -102,40 +115,61 @@ impl Inhabited {
     /// When it is not shown.
     pub fn hide(&self, target: &Path) -> Result<(), JailError> {
         let target = relative(target);
-        self.inside(|root| {
+        in_a_copy(|| {
+            if let Some(users) = &self.users {
+                self.have_rights(users)?;
+            }
+            let root = self.enter()?;
             let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
             let flags = OFlags::PATH | OFlags::CLOEXEC;
             let doing = || failed(format!("hide {} in a jail", target.display()));
             let shown = openat2(&root, target, flags, Mode::empty(), resolve).map_err(doing())?;
             // By way of the directory itself, which cannot be replaced by a link meanwhile.
             rustix::process::fchdir(&shown).map_err(doing())?;
-            unmount(".", UnmountFlags::DETACH).map_err(doing())
+            unmount(".", UnmountFlags::DETACH).map_err(doing())?;
+            Ok(String::new())
         })
+        .map(drop)
     }
 
-    /// Does `work` in the machine's mounts, with the jail's root.
-    fn inside<T: Send>(
-        &self,
-        work: impl FnOnce(OwnedFd) -> Result<T, JailError> + Send,
-    ) -> Result<T, JailError> {
-        let enter = || {
-            // A root and a directory of this thread's own.
-            sys::unshare(UnshareFlags::FS).map_err(failed("have a root of its own"))?;
-            move_into_link_name_space(self.mounts.as_fd(), Some(LinkNameSpaceType::Mount))
-                .map_err(failed("enter a jail's mounts"))?;
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let root = openat(CWD, "/", flags, Mode::empty());
-            work(root.map_err(failed("open a jail's root"))?)
+    /// Enters the user namespace that the mounts belong to.
+    fn have_rights(&self, users: &OwnedFd) -> Result<(), JailError> {
+        move_into_link_name_space(users.as_fd(), Some(LinkNameSpaceType::User))
+            .map_err(failed("enter a jail's user namespace"))
+    }
+
+    /// Enters the machine's mounts, and gives the jail's root.
+    fn enter(&self) -> Result<OwnedFd, JailError> {
+        move_into_link_name_space(self.mounts.as_fd(), Some(LinkNameSpaceType::Mount))
+            .map_err(failed("enter a jail's mounts"))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(CWD, "/", flags, Mode::empty()).map_err(failed("open a jail's root"))
+    }
+}
+
+/// Does `work` in a copy of this process, which has one thread, and gives the text that it makes.
+fn in_a_copy(work: impl FnOnce() -> Result<String, JailError>) -> Result<String, JailError> {
+    let (hear, tell) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("make a pipe"))?;
+    let Some(pid) = sys::copy().map_err(failed("start a process"))? else {
+        drop(hear);
+        let said = match work() {
+            Ok(text) => format!("={text}"),
+            Err(err) => err.to_string(),
         };
-        std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().spawn_scoped(scope, enter);
-            let thread = thread.map_err(failed("start a thread"))?;
-            thread.join().unwrap_or_else(|_| {
-                Err(failed("work in a jail's mounts")(std::io::Error::other(
-                    "its thread panicked",
-                )))
-            })
-        })
+        // Nobody to tell when the other one is gone.
+        let _ = File::from(tell).write_all(said.as_bytes());
+        sys::leave(0);
+    };
+    drop(tell);
+    let mut said = String::new();
+    let heard = File::from(hear).read_to_string(&mut said);
+    let _ = waitpid(Pid::from_raw(pid as i32), WaitOptions::empty());
+    match (heard, said.strip_prefix('=')) {
+        (Ok(_), Some(text)) => Ok(text.to_owned()),
+        (Ok(_), None) if !said.is_empty() => Err(JailError::Inside(said)),
+        _ => Err(JailError::Inside(
+            "the process that works in a jail's mounts died".to_owned(),
+        )),
     }
 }
 

@@ -1,8 +1,8 @@
 //! System calls that no library wraps. A leaf with `unsafe` in it, as `notify` is.
 //!
 //! What makes it sound: each call gets integers, or pointers to values that outlive it; `clone3`
-//! gives the child memory of its own, as fork does; and nothing here is called but from processes
-//! with a single thread, which the callers say.
+//! gives the child memory of its own, as fork does; and nothing here but `copy` is called but from
+//! processes with a single thread, which the callers say.
 
 mod mounts;
 pub mod notify;
@@ -83,6 +83,15 @@ pub fn fork(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Option<u32
             size_of::<libc::clone_args>(),
         )
     })?;
+    Ok((pid != 0).then_some(pid as u32))
+}
+
+/// A copy of this process as the C library makes it: whatever other threads do, the copy can use the
+/// heap. Other locks of theirs stay taken there for ever. `None` in the copy.
+pub fn copy() -> io::Result<Option<u32>> {
+    // SAFETY: the child has a copy of everything and one thread, and callers have it take no lock but
+    // the heap's, which the C library sees to.
+    let pid = check(unsafe { libc::fork() }.into())?;
     Ok((pid != 0).then_some(pid as u32))
 }
 
