@@ -2,7 +2,7 @@
 //! real `tine-vmm`, or the real agent on a socket where a machine's would be. The second needs no
 //! guest, and takes no time: a machine's socket passes the agent's answers on as they are.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -39,6 +39,8 @@ pub fn with_vmm() {
 /// A place for machines, removed with everything in it.
 pub struct Place {
     dir: TempDir,
+    /// What stands before the arguments of `tine`; nothing for the one that is built here.
+    launcher: Vec<OsString>,
 }
 
 /// All places of this program.
@@ -99,7 +101,14 @@ impl Place {
         }
         places.push(run);
         drop(places);
-        Self { dir }
+        let launcher = Vec::new();
+        Self { dir, launcher }
+    }
+
+    /// Has `tine` started by these words, of which the last one is it.
+    pub fn launched_by(mut self, words: Vec<OsString>) -> Self {
+        self.launcher = words;
+        self
     }
 
     /// Where machines' directories are.
@@ -114,7 +123,14 @@ impl Place {
 
     /// A command line `tine ARGS`, its output caught and its input empty.
     pub fn tine<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(tine());
+        let mut command = match self.launcher.as_slice() {
+            [] => Command::new(tine()),
+            [program, more @ ..] => {
+                let mut command = Command::new(program);
+                command.args(more);
+                command
+            }
+        };
         command.args(args).env("TINE_RUN_DIR", self.run());
         command.current_dir(self.dir.path()).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -10,25 +10,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tine_tests::guest;
 use tine_tests::jail::machine::{boot, connect, jails, request, start, walk};
+use tine_tests::jail::seen::{is_jailed, mounts, namespace, status};
 use tine_tests::jail::{copy, many_mounts, tine_jailer};
 use tine_tests::text;
-
-/// What `/proc/PID/status` says in one line.
-fn status(pid: i32, key: &str) -> String {
-    let all = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = all.lines().find_map(|line| line.strip_prefix(key));
-    line.unwrap_or_default()
-        .trim_start_matches(':')
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
-fn namespace(pid: impl std::fmt::Display, kind: &str) -> u64 {
-    fs::metadata(format!("/proc/{pid}/ns/{kind}"))
-        .unwrap()
-        .ino()
-}
 
 #[test]
 fn a_machine_boots_in_a_jail_that_is_what_it_says() {
@@ -40,38 +24,15 @@ fn a_machine_boots_in_a_jail_that_is_what_it_says() {
     );
     boot(&jails, "a");
     let pid = jails.pid("a");
-    for (key, wanted) in [
-        ("Uid", "4242 4242 4242 4242"),
-        ("Gid", "4243 4243 4243 4243"),
-        ("Groups", ""),
-        ("CapInh", "0000000000000000"),
-        ("CapPrm", "0000000000000000"),
-        ("CapEff", "0000000000000000"),
-        ("CapBnd", "0000000000000000"),
-        ("CapAmb", "0000000000000000"),
-        ("NoNewPrivs", "1"),
-        ("Seccomp", "2"),
-    ] {
-        assert_eq!(status(pid, key), wanted, "{key}");
-    }
-    assert!(status(pid, "NSpid").ends_with(" 1"));
-    for kind in ["mnt", "pid", "ipc", "uts", "net", "cgroup", "user"] {
-        assert_ne!(namespace(pid, kind), namespace("self", kind), "{kind}");
-    }
-    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
-    let places: Vec<_> = mounts
-        .lines()
-        .map(|line| line.split(' ').nth(4).unwrap())
-        .collect();
-    assert_eq!(places, ["/", "/dev"], "{mounts}");
+    is_jailed(pid, 4242, 4243);
+    assert_eq!(status(pid, "Groups"), "");
+    assert_eq!(mounts(pid), ["/", "/dev"]);
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let core = limits
         .lines()
         .find(|line| line.starts_with("Max core file size"))
         .unwrap();
     assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
-    assert!(environment.is_empty());
     // Dumpable processes belong to their user there, others to root.
     assert_eq!(
         fs::metadata(format!("/proc/{pid}/environ")).unwrap().uid(),

@@ -1,6 +1,8 @@
 //! Jails in tests: programs that may be jailed, and a place where making jails leaves nothing.
 
 pub mod machine;
+pub mod seen;
+pub mod user;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
