@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tine::config::{ConsoleConfig, MachineConfig};
+use tine_jailer::Bind;
 
 use super::failure::Failure;
 
@@ -20,38 +21,30 @@ const NO_WISH: &str = "TINE_NO_JAIL";
 /// Whether machines are started in jails.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Choice {
-    /// Start the machine's process in a jail, as a user of its own that sees nothing of the host but
-    /// the machine's files: what root does anyway, unless TINE_NO_JAIL is set
+    /// Start the machine's process in a jail, where it sees nothing of the host but the machine's files:
+    /// what is done anyway, unless TINE_NO_JAIL is set
     #[arg(long, overrides_with = "no_jail")]
     jail: bool,
-    /// As root: start the machine's process without a jail, as root and in sight of all of the host
+    /// Start the machine's process without a jail, as this user and in sight of all that this user has
     #[arg(long)]
     no_jail: bool,
 }
 
 impl Choice {
-    /// What is shown in the jail, nothing so far; `None` where there is to be none.
-    pub fn files(&self) -> Result<Option<Files>, Failure> {
+    /// What is shown in the jail, nothing so far; `None` where there is to be none, which is said.
+    pub fn files(&self) -> Option<Files> {
         let unwished = std::env::var_os(NO_WISH).is_some_and(|value| !value.is_empty());
-        let root = rustix::process::geteuid().is_root();
-        let wanted = match (self.no_jail, self.jail) {
-            (true, _) => false,
-            (_, true) => true,
-            _ => root && !unwished,
+        if self.jail || !self.no_jail && !unwished {
+            return Some(Files::default());
+        }
+        let who = match rustix::process::geteuid() {
+            root if root.is_root() => "root, in sight of all of the host".to_owned(),
+            user => format!("user {}, in sight of all that this user has", user.as_raw()),
         };
-        if wanted && !root {
-            return Err(Failure::new(
-                "only root can have machines started in jails: leave --jail out, or use \
-                 `tine-jailer`, which makes the jail that an ordinary user may have",
-            ));
-        }
-        if root && !wanted {
-            eprintln!(
-                "tine: NO JAIL: the machine's process runs as root, in sight of all of the host, \
-                 under its system call filters alone"
-            );
-        }
-        Ok(wanted.then(Files::default))
+        eprintln!(
+            "tine: NO JAIL: the machine's process runs as {who}, under its system call filters alone"
+        );
+        None
     }
 }
 
@@ -84,6 +77,17 @@ pub fn refuse_network(interfaces: &Value) -> Result<(), Failure> {
 struct Shown {
     path: PathBuf,
     writable: bool,
+}
+
+/// How a path is shown in a jail: where it lies on the host, and what of it is root's there is the
+/// machine's. An ordinary user's machine is that user on both sides.
+fn bind(path: &Path, writable: bool) -> Bind {
+    Bind {
+        source: path.into(),
+        target: path.into(),
+        writable,
+        owned: rustix::process::geteuid().is_root(),
+    }
 }
 
 /// What of the host is shown in a jail, besides the machine's own directory.

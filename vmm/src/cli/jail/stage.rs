@@ -7,8 +7,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
-use tine_jailer::{Bind, Inhabited};
+use tine_jailer::Inhabited;
 
+use super::bind;
 use super::start::base;
 use crate::cli::failure::Failure;
 use crate::cli::{leftover, rundir};
@@ -53,13 +54,10 @@ impl Stage {
             _lock: lock,
             target: target.clone(),
         };
-        let bind = Bind {
-            source: stage.dir.clone(),
-            target: stage.dir.clone(),
-            writable: true,
-            owned: true,
-        };
-        stage.jail.show(&bind).map_err(|err| failed(&err))?;
+        stage
+            .jail
+            .show(&bind(&stage.dir, true))
+            .map_err(|err| failed(&err))?;
         Ok(Some(stage))
     }
 

@@ -2,7 +2,8 @@
 //!
 //! The jail is planned here and made by a copy of this process, which becomes the machine's. What it
 //! is given lies where it lies on the host, so that paths mean the same on both sides, and what root
-//! keeps for the machine is the machine's own there: its user is one that nobody else has.
+//! keeps for the machine is the machine's own there: its user is one that nobody else has. An ordinary
+//! user's machine is that user, in a user namespace where there is no other.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -13,13 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{getegid, geteuid};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tine::replace::is_named;
-use tine_jailer::{Bind, Config, Forked, Host, JailError, Plan, enter};
+use tine_jailer::{Config, Forked, Host, JailError, Plan, enter};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-use super::Files;
+use super::{Files, bind};
 use crate::cli::failure::Failure;
 use crate::cli::leftover;
 use crate::cli::monitor::Monitor;
@@ -28,7 +30,7 @@ use crate::cli::rundir::{self, SOCKET};
 /// Where jails are made, in the place of the machines.
 const BASE: &str = ".jails";
 /// The first user of a range that distributions, containers and systemd leave alone, and how many
-/// there are (systemd's "Users, Groups, UIDs and GIDs"). Each machine is another user, drawn by lot:
+/// there are (systemd's "Users, Groups, UIDs and GIDs"). Each machine of root's is another user, drawn by lot:
 /// two of a hundred machines are the same one in four of 100000 cases, and other walls stand between
 /// them.
 const FIRST_USER: u32 = 0x7000_0000;
@@ -146,8 +148,8 @@ fn plan(
 ) -> Result<Plan, Box<dyn std::error::Error>> {
     let program = std::fs::canonicalize(program)?;
     let dir = std::fs::canonicalize(dir)?;
-    let user = user()?;
-    let mut config = Config::new(id.parse()?, program, user, user);
+    let (uid, gid) = identity()?;
+    let mut config = Config::new(id.parse()?, program, uid, gid);
     config.base = dir.with_file_name(BASE);
     config.new_pid_ns = true;
     config.sibling = true;
@@ -155,12 +157,6 @@ fn plan(
     // It stands beside this very program.
     config.linked_program = true;
     config.until_program = vec![tell];
-    let bind = |path: &Path, writable| Bind {
-        source: path.into(),
-        target: path.into(),
-        writable,
-        owned: true,
-    };
     let shown = files.all(&dir);
     config.binds = shown
         .map(|shown| bind(&shown.path, shown.writable))
@@ -200,10 +196,16 @@ pub fn drop_base(base: &Path) {
     }
 }
 
-fn user() -> io::Result<u32> {
+/// The user and the group that a machine is. An ordinary user can only have what is its own.
+fn identity() -> io::Result<(u32, u32)> {
+    let (user, group) = (geteuid(), getegid());
+    if !user.is_root() {
+        return Ok((user.as_raw(), group.as_raw()));
+    }
     let mut random = [0; 4];
     getrandom(&mut random, GetRandomFlags::empty())?;
-    Ok(FIRST_USER + u32::from_ne_bytes(random) % USERS)
+    let drawn = FIRST_USER + u32::from_ne_bytes(random) % USERS;
+    Ok((drawn, drawn))
 }
 
 /// Makes the jail around this process, a copy of the one that is waited for at the other end of

@@ -34,6 +34,8 @@ pub struct Supply {
     store: Store,
     pool: Pool,
     template: Named,
+    /// What the machines' jails show of the host, nothing so far, if they get any.
+    jail: Option<jail::Files>,
     /// Machines whose end is waited for.
     alive: RefCell<HashSet<String>>,
     /// Those on their way.
@@ -103,6 +105,7 @@ impl Supply {
             store,
             pool,
             template,
+            jail: jail::Choice::default().files(),
             alive: RefCell::default(),
             making: RefCell::default(),
             failed: RefCell::default(),
@@ -192,7 +195,7 @@ impl Supply {
         };
         let opened = self.store.open(&template)?;
         let mut snapshot = opened.snapshot.clone();
-        let mut files = jail::Choice::default().files()?;
+        let mut files = self.jail.clone();
         if let Some(files) = &mut files {
             snapshot = restore::show_snapshot(files, &snapshot, &mut None)?;
         }
