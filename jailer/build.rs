@@ -70,34 +70,67 @@ fn compile(table: &Table) -> BpfProgram {
             "{number} is allowed and refused"
         );
     }
-    let arch = TargetArch::x86_64;
-    let filter = SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, arch);
-    let filter = filter.expect("the actions differ");
-    let allowed: BpfProgram = filter.try_into().expect("the rules fit into a filter");
-    let mut program = refusals(&table.refused);
-    program.extend(allowed);
+    let groups: Vec<(u32, BpfProgram)> = rules
+        .into_iter()
+        .collect::<Vec<_>>()
+        .chunks(GROUP)
+        .map(|group| {
+            let rules = group.iter().cloned().collect();
+            let arch = TargetArch::x86_64;
+            let filter = SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, arch);
+            let program = filter.expect("the actions differ").try_into();
+            let first = u32::try_from(group[0].0).expect("calls have small numbers");
+            (first, program.expect("the rules fit into a filter"))
+        })
+        .collect();
+    let mut program = vec![op(LOAD, 0, 0, 0)];
+    program.extend(refusals(&table.refused));
+    program.extend(search(&groups));
+    program
+}
+
+/// Calls that are looked for one after the other. The kernel asks a filter, when it is installed, about
+/// every call that there is, and takes the longer the more instructions it takes to find one.
+const GROUP: usize = 4;
+
+/// `linux/bpf_common.h`: load a word of the call's description, compare, jump, return.
+const LOAD: u16 = 0x20;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const JUMP_IF_NOT_BELOW: u16 = 0x35;
+const JUMP: u16 = 0x05;
+const RETURN: u16 = 0x06;
+
+fn op(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
+    sock_filter { code, jt, jf, k }
+}
+
+/// Finds the group that a call would be in, by halves, and goes there; each is a filter by itself. The
+/// call's number is loaded.
+fn search(groups: &[(u32, BpfProgram)]) -> BpfProgram {
+    if let [(_, only)] = groups {
+        return only.clone();
+    }
+    let (low, high) = groups.split_at(groups.len() / 2);
+    let (first, low) = (high[0].0, search(low));
+    let over = u32::try_from(low.len()).expect("a filter is short");
+    let mut program = vec![op(JUMP_IF_NOT_BELOW, 0, 1, first), op(JUMP, 0, 0, over)];
+    program.extend(low);
+    program.extend(search(high));
     program
 }
 
 /// Comes before everything else: answers some calls with an error. What comes from another
 /// architecture with such a number is refused as well, and that is all that matters here.
 fn refusals(refused: &[(i64, u32)]) -> BpfProgram {
-    /// `linux/bpf_common.h`: load a word of the call's description, compare, return.
-    const LOAD: u16 = 0x20;
-    const JUMP_IF_EQUAL: u16 = 0x15;
-    const RETURN: u16 = 0x06;
     /// `linux/seccomp.h`.
     const SECCOMP_RET_ERRNO: u32 = 0x0005_0000;
-    let op = |code, jf, k| sock_filter { code, jt: 0, jf, k };
-    let mut program = Vec::new();
-    if !refused.is_empty() {
-        program.push(op(LOAD, 0, 0));
-    }
-    for (number, error) in refused {
-        program.push(op(JUMP_IF_EQUAL, 1, *number as u32));
-        program.push(op(RETURN, 0, SECCOMP_RET_ERRNO | error));
-    }
-    program
+    let one = |(number, error): &(i64, u32)| {
+        [
+            op(JUMP_IF_EQUAL, 0, 1, *number as u32),
+            op(RETURN, 0, 0, SECCOMP_RET_ERRNO | error),
+        ]
+    };
+    refused.iter().flat_map(one).collect()
 }
 
 /// A filter's rule has one value for each argument, so several values make several rules.

@@ -126,3 +126,85 @@ fn roles_are_smaller_than_the_known_monitors() {
         assert!(calls <= most, "{}: {calls} calls", role.name());
     }
 }
+
+/// What a filter makes of a call, as the kernel's own interpreter would find it out
+/// (`linux/filter.h`; `linux/seccomp.h` for what is loaded), and how many instructions that took.
+fn ask(filter: &[seccompiler::sock_filter], number: i64, arguments: &[u64; 6]) -> (u32, usize) {
+    const X86_64: u32 = 0xc000_003e;
+    let load = |at: u32| match at {
+        0 => number as u32,
+        4 => X86_64,
+        8 | 12 => 0,
+        _ => {
+            let argument = arguments[(at as usize - 16) / 8];
+            (argument >> (8 * (at % 8))) as u32
+        }
+    };
+    let (mut accumulator, mut at) = (0, 0);
+    for count in 1.. {
+        let op = &filter[at];
+        at += 1;
+        let mut jump = |so: bool| at += usize::from(if so { op.jt } else { op.jf });
+        match op.code {
+            0x20 => accumulator = load(op.k),
+            0x54 => accumulator &= op.k,
+            0x15 => jump(accumulator == op.k),
+            0x25 => jump(accumulator > op.k),
+            0x35 => jump(accumulator >= op.k),
+            0x05 => at += op.k as usize,
+            0x06 => return (op.k, count),
+            code => panic!("instruction {code:#x}"),
+        }
+    }
+    unreachable!("a filter has an end")
+}
+
+#[test]
+fn filters_allow_what_their_tables_do_and_find_it_quickly() {
+    const ALLOW: u32 = 0x7fff_0000;
+    const TRAP: u32 = 0x0003_0000;
+    const ERRNO: u32 = 0x0005_0000;
+    for role in ROLES {
+        let (table, filter) = (role.table(), role.filter());
+        let mut values = vec![0u64, 1, u64::from(u32::MAX)];
+        for (_, test) in table.rules.iter().flat_map(|rule| &rule.tests) {
+            match test {
+                Test::Is(list) => values.extend(list.iter().map(|value| u64::from(*value))),
+                Test::Lacks(bits) => values.push(u64::from(*bits)),
+            }
+        }
+        values.sort_unstable();
+        values.dedup();
+        let mut longest = 0;
+        for number in (0..600).chain([0x4000_0000, i64::from(u32::MAX)]) {
+            let name = role.name();
+            if let Some((_, error)) = table.refused.iter().find(|(other, _)| *other == number) {
+                assert_eq!(
+                    ask(filter, number, &[0; 6]).0,
+                    ERRNO | error,
+                    "{name} {number}"
+                );
+                continue;
+            }
+            if table.rules.iter().all(|rule| rule.number != number) {
+                let (answer, count) = ask(filter, number, &[0; 6]);
+                assert_eq!(answer, TRAP, "{name} {number}");
+                longest = longest.max(count);
+            }
+            for value in &values {
+                for place in 0..6 {
+                    let mut arguments = [0; 6];
+                    arguments[place] = *value;
+                    let wanted = match table.allows(number, &arguments) {
+                        true => ALLOW,
+                        false => TRAP,
+                    };
+                    let got = ask(filter, number, &arguments).0;
+                    assert_eq!(got, wanted, "{name} {number} {arguments:?}");
+                }
+            }
+        }
+        // Nearly all calls are none of ours: what it takes to know that is what a filter costs.
+        assert!(longest <= 64, "{}: {longest}", role.name());
+    }
+}
