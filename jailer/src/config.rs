@@ -187,8 +187,9 @@ pub struct Config {
     /// Descriptors that the one who makes the jail still needs, and the program does not get.
     pub until_program: Vec<RawFd>,
     /// Where the plan forks, the new process becomes a child of the caller's parent, which can then
-    /// wait for it as for the caller.
-    pub sibling: bool,
+    /// wait for it as for the caller. The caller does not wait: what goes wrong in the new process is
+    /// written to this descriptor, which is one of `until_program` and closes when the program runs.
+    pub sibling: Option<RawFd>,
     /// The program is killed when this process ends, which is the caller's parent and, by `sibling`
     /// or without a fork, the program's.
     pub end_with_parent: Option<u32>,
@@ -218,7 +219,7 @@ impl Config {
             seccomp: Mode::Filter,
             keep: Vec::new(),
             until_program: Vec::new(),
-            sibling: false,
+            sibling: None,
             end_with_parent: None,
             linked_program: false,
             binds: Vec::new(),

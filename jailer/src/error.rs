@@ -67,14 +67,6 @@ pub enum JailError {
     /// What the new process said before it became the monitor.
     #[error("{0}")]
     Inside(String),
-    /// The same of one that is a child of the caller's parent, which has to wait for it.
-    #[error("{said}")]
-    Sibling {
-        /// Its process, as the caller sees it.
-        pid: u32,
-        /// What it said.
-        said: String,
-    },
 }
 
 /// Names a failed call.

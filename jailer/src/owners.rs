@@ -3,18 +3,16 @@
 //! mounts).
 //!
 //! Such a mount takes its map from a user namespace, which is made by a process that does nothing
-//! else, once for each owner.
+//! else, once for each owner. Nobody waits for what that process does: the processors may be busy, and
+//! each wait for another process would be a turn of theirs.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::error::{JailError, failed};
 use crate::proc_fs::Proc;
-use crate::sys::{self, fork_flags};
+use crate::sys;
 
 /// A user and a group.
 pub(crate) type Owner = (u32, u32);
@@ -25,6 +23,17 @@ pub(crate) struct Owners<'a> {
     /// Whom files belong to in the jail.
     to: Owner,
     made: Vec<(Owner, OwnedFd)>,
+    holders: Vec<Holder>,
+}
+
+/// A process that has held a user namespace and is about to end. Dropped, it is waited for.
+pub(crate) struct Holder(Pid);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // In a copy of this process it is nobody's child, which is an error at once.
+        let _ = waitpid(Some(self.0), WaitOptions::empty());
+    }
 }
 
 impl<'a> Owners<'a> {
@@ -34,7 +43,13 @@ impl<'a> Owners<'a> {
             proc,
             to,
             made: Vec::new(),
+            holders: Vec::new(),
         }
+    }
+
+    /// Those that are still to be waited for, since no further map is needed.
+    pub fn let_go(self) -> Vec<Holder> {
+        self.holders
     }
 
     /// The namespace whose map turns `from` into the jail's user, `None` where they are the same.
@@ -45,46 +60,39 @@ impl<'a> Owners<'a> {
         let at = match self.made.iter().position(|(owner, _)| *owner == from) {
             Some(at) => at,
             None => {
-                self.made.push((from, make(self.proc, from, self.to)?));
+                let namespace = self.make(from)?;
+                self.made.push((from, namespace));
                 self.made.len() - 1
             }
         };
         Ok(Some(&self.made[at].1))
     }
-}
 
-fn make(proc: &Proc, from: Owner, to: Owner) -> Result<OwnedFd, JailError> {
-    let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(failed("make a pipe"));
-    let (said, tell) = pipe()?;
-    let (wait, done) = pipe()?;
-    let child = sys::fork(fork_flags::NEW_USER_NS, None)
-        .map_err(failed("make a user namespace for the owners of files"))?;
-    let Some(pid) = child else {
-        drop((said, done));
-        // Its number as /proc has it, which need not be the one that the parent knows.
-        let number = std::fs::read_link("/proc/self").unwrap_or_default();
-        let _ = File::from(tell).write_all(number.as_os_str().as_encoded_bytes());
-        // Until the parent has what it wants, or is gone.
-        let _ = File::from(wait).read(&mut [0]);
-        sys::leave(0);
-    };
-    drop((tell, wait));
-    let mut number = String::new();
-    let heard = File::from(said)
-        .read_to_string(&mut number)
-        .map_err(failed("hear of a user namespace"));
-    let made = heard.and_then(|_| {
+    fn make(&mut self, from: Owner) -> Result<OwnedFd, JailError> {
+        let held = sys::hold_user_namespace()
+            .map_err(failed("make a user namespace for the owners of files"))?;
+        self.holders.extend(Pid::from_raw(held.pid as i32).map(Holder));
+        let doing = "find a user namespace";
+        // Its number as /proc has it, which need not be the one that its parent knows.
+        let about = self
+            .proc
+            .read(&format!("self/fdinfo/{}", held.process.as_raw_fd()));
+        let about = about.map_err(failed(doing))?;
+        let number = about.lines().find_map(|line| line.strip_prefix("Pid:"));
+        let number = number
+            .ok_or(rustix::io::Errno::SRCH)
+            .map_err(failed(doing))?
+            .trim();
         let write = |file: &str, from: u32, to: u32| {
             let map = format!("{from} {to} 1");
-            proc.write(&format!("{number}/{file}"), &map)
+            self.proc
+                .write(&format!("{number}/{file}"), &map)
                 .map_err(failed(format!("write the map {map:?}")))
         };
-        write("uid_map", from.0, to.0)?;
-        write("gid_map", from.1, to.1)?;
-        proc.open_file(&format!("{number}/ns/user"))
+        write("uid_map", from.0, self.to.0)?;
+        write("gid_map", from.1, self.to.1)?;
+        self.proc
+            .open_file(&format!("{number}/ns/user"))
             .map_err(failed("open a user namespace"))
-    });
-    drop(done);
-    let _ = waitpid(Pid::from_raw(pid as i32), WaitOptions::empty());
-    made
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -25,22 +25,32 @@ impl Report {
 
     /// Tells the failure, and ends the process, which is nobody's but the waiting one's.
     pub fn send(mut self, err: &JailError) -> ! {
-        // Nobody to tell when the other one is gone.
-        let _ = self.0.write_all(err.to_string().as_bytes());
+        // In one piece, since others may write there too. Nobody to tell when the other one is gone.
+        let mut words = err.to_string().replace('\0', " ");
+        words.truncate(words.floor_char_boundary(libc::PIPE_BUF));
+        let _ = self.0.write_all(words.as_bytes());
         sys::leave(1)
     }
 }
 
 impl Jail<'_> {
     /// Returns in both processes: the new one goes on with the plan, the old one is done as soon as
-    /// the program runs or there is a reason why it does not.
+    /// the program runs or there is a reason why it does not; at once, if the new one is a `sibling`.
     pub(super) fn fork(
         &mut self,
-        flags: u64,
+        new_pid_ns: bool,
         group: Option<&Group>,
         daemonize: bool,
         traced: bool,
+        sibling: Option<RawFd>,
     ) -> Result<Option<Forked>, JailError> {
+        let mut flags = fork_flags::NONE;
+        if new_pid_ns {
+            flags |= fork_flags::NEW_PID_NS;
+        }
+        if sibling.is_some() {
+            flags |= fork_flags::SIBLING;
+        }
         let null = match daemonize {
             true => Some(open_null()?),
             false => None,
@@ -49,7 +59,13 @@ impl Jail<'_> {
         let cgroup = group
             .map(|group| crate::paths::open_dir(&group.dir()))
             .transpose()?;
-        let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("make a pipe"))?;
+        let (ours, theirs) = match sibling {
+            Some(tell) => (None, sys::duplicate(tell).map_err(failed("keep a pipe"))?),
+            None => {
+                let pipe = pipe_with(PipeFlags::CLOEXEC).map_err(failed("make a pipe"))?;
+                (Some(pipe.0), pipe.1)
+            }
+        };
         // A session's leader takes the session's processes along when it ends, by SIGHUP.
         let leads = sys::leads_session();
         let child = sys::fork(flags, cgroup.as_ref().map(AsFd::as_fd))
@@ -68,6 +84,9 @@ impl Jail<'_> {
             return Ok(None);
         };
         drop(theirs);
+        let Some(ours) = ours else {
+            return Ok(Some(Forked::Runs { pid }));
+        };
         let mut ours = File::from(ours);
         let trace = match traced {
             true => supervise(&mut ours, pid),
@@ -77,9 +96,6 @@ impl Jail<'_> {
         let heard = ours.read_to_string(&mut said);
         if said.is_empty() && heard.is_ok() && trace.is_none() {
             return Ok(Some(Forked::Runs { pid }));
-        }
-        if flags & fork_flags::SIBLING != 0 {
-            return Err(JailError::Sibling { pid, said });
         }
         let ended = waitpid(Pid::from_raw(pid as i32), WaitOptions::empty());
         match trace {

@@ -16,17 +16,18 @@ use rustix::thread::UnshareFlags;
 use crate::cgroup::{self, Group};
 use crate::error::{JailError, failed};
 use crate::kept::Kept;
+use crate::owners::Holder;
 use crate::plan::{Namespace, Plan, Resource, Step};
 use crate::proc_fs::Proc;
 use crate::seccomp::{self, Mode, Trace};
 use crate::state::{Claim, ROOT};
-use crate::sys::{self, fork_flags};
+use crate::sys;
 use crate::{capabilities, identity, landlock, paths, program, root, run_once};
 
 /// What came of it in the process that began it, if that did not become the monitor itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Forked {
-    /// The monitor runs.
+    /// The monitor runs; a sibling is about to.
     Runs {
         /// Its process, as this one sees it.
         pid: u32,
@@ -76,6 +77,8 @@ struct Jail<'a> {
     /// The root as a directory of the host, then as a mount that is attached nowhere.
     root: Option<OwnedFd>,
     binds: Vec<root::Taken>,
+    /// Of those that the binds needed.
+    holders: Vec<Holder>,
     root_path: Option<PathBuf>,
     /// The host's mount namespace has been left.
     left: bool,
@@ -117,6 +120,7 @@ impl<'a> Jail<'a> {
             program: None,
             root: None,
             binds: Vec::new(),
+            holders: Vec::new(),
             root_path: None,
             left: false,
             missing: Vec::new(),
@@ -158,14 +162,8 @@ impl<'a> Jail<'a> {
                 traced,
                 sibling,
             } => {
-                let mut flags = fork_flags::NONE;
-                if *new_pid_ns {
-                    flags |= fork_flags::NEW_PID_NS;
-                }
-                if *sibling {
-                    flags |= fork_flags::SIBLING;
-                }
-                return self.fork(flags, group.as_ref(), *daemonize, *traced);
+                let group = group.as_ref();
+                return self.fork(*new_pid_ns, group, *daemonize, *traced, *sibling);
             }
             Step::Record(pid_file) => self.record(pid_file)?,
             Step::PrepareRoot(owner) => {
@@ -258,6 +256,7 @@ impl<'a> Jail<'a> {
 
     fn execute(&mut self, arguments: &[std::ffi::CString]) -> Result<Forked, JailError> {
         let program = self.program.as_ref().ok_or_else(out_of_order)?;
+        self.holders.clear();
         let prepared = run_once::prepare(arguments)?;
         sys::reset_signals();
         match self.seccomp {

@@ -30,6 +30,7 @@ impl Jail<'_> {
             self.binds
                 .push(root::take_bind(root.as_fd(), bind, &mut owners, &mut made)?);
         }
+        self.holders = owners.let_go();
         let tree = root::take(root.as_fd(), root::ROOT_FLAGS)?;
         if let Some(claim) = &mut self.claim {
             claim.record.made.extend(made);

@@ -49,7 +49,7 @@ impl fmt::Display for Step {
                 if *daemonize {
                     f.write_str(", in a session of its own, with /dev/null for 0, 1 and 2")?;
                 }
-                if *sibling {
+                if sibling.is_some() {
                     f.write_str(", a child of the parent")?;
                 }
                 if *traced {

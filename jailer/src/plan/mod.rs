@@ -152,7 +152,8 @@ fn steps(
             group: first,
             daemonize: config.daemonize,
             traced,
-            sibling: config.sibling,
+            // Who notes down what it calls waits for its end.
+            sibling: config.sibling.filter(|_| !traced),
         });
     }
     steps.push(Step::Record(format!("{name}.pid")));

@@ -55,8 +55,8 @@ pub enum Step {
         daemonize: bool,
         /// The old process notes down what the new one calls.
         traced: bool,
-        /// As a child of the old one's parent.
-        sibling: bool,
+        /// As a child of the old one's parent, which is told by this descriptor how it went.
+        sibling: Option<RawFd>,
     },
     /// Note down who lives in the jail, and write the launcher's file with its number.
     Record(String),

@@ -4,15 +4,17 @@
 //! gives the child memory of its own, as fork does; and nothing here but `copy` is called but from
 //! processes with a single thread, which the callers say.
 
+mod holder;
 mod mounts;
 pub mod notify;
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::{c_int, c_long, c_uint};
 use rustix::thread::UnshareFlags;
 
+pub use holder::hold_user_namespace;
 pub use mounts::{MountFlags, bind, mount_flags, restrict_mount};
 
 /// The result of a raw call.
@@ -42,6 +44,15 @@ fn close_range(first: c_uint, last: c_uint) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
+/// Another number, closed when a program is executed, for what descriptor `fd` is.
+pub fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: two integers. The new number is nobody else's.
+    unsafe {
+        let new = check(libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3).into())?;
+        Ok(OwnedFd::from_raw_fd(new as RawFd))
+    }
+}
+
 /// Lets an inherited descriptor survive the program that is executed next.
 pub fn inherit(fd: RawFd) -> io::Result<()> {
     // SAFETY: F_SETFD takes an integer.
@@ -54,8 +65,6 @@ pub mod fork_flags {
     pub const NONE: u64 = 0;
     /// Into a new PID namespace.
     pub const NEW_PID_NS: u64 = libc::CLONE_NEWPID as u64;
-    /// Into a new user namespace.
-    pub const NEW_USER_NS: u64 = libc::CLONE_NEWUSER as u64;
     /// As another child of this process's parent.
     pub const SIBLING: u64 = libc::CLONE_PARENT as u64;
 }

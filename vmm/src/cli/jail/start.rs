@@ -17,7 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{getegid, geteuid};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tine::replace::is_named;
-use tine_jailer::{Config, Forked, Host, JailError, Plan, enter};
+use tine_jailer::{Config, Forked, Host, Plan, enter};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
@@ -85,7 +85,9 @@ pub async fn start(
 /// A jail in the making. Dropped, it is waited for, and its machine ended.
 struct Making {
     maker: Monitor,
-    /// From the process that makes it; it ends when the machine's program runs, or never will.
+    /// From the process that makes it, which tells its number between two NULs, and from the machine's,
+    /// which tells why it does not run; the two come in any order. It ends when the machine's program
+    /// runs, or never will.
     from: Option<pipe::Receiver>,
     said: Vec<u8>,
 }
@@ -111,9 +113,12 @@ impl Making {
     fn done(&mut self) -> Result<Monitor, String> {
         self.maker.wait();
         let said = String::from_utf8_lossy(&self.said).into_owned();
-        let (pid, words) = said.split_once('\n').unwrap_or(("", &said));
+        let mut parts = said.splitn(3, '\0');
+        let before = parts.next().unwrap_or_default();
+        let pid = parts.next().unwrap_or_default();
+        let words = format!("{before}{}", parts.next().unwrap_or_default());
         let monitor = pid.parse().ok().map(Monitor::of).transpose();
-        match (monitor.map_err(|err| err.to_string())?, words) {
+        match (monitor.map_err(|err| err.to_string())?, words.as_str()) {
             (Some(monitor), "") => Ok(monitor),
             (None, "") => Err("its process was killed".to_owned()),
             (monitor, words) => {
@@ -152,7 +157,7 @@ fn plan(
     let mut config = Config::new(id.parse()?, program, uid, gid);
     config.base = dir.with_file_name(BASE);
     config.new_pid_ns = true;
-    config.sibling = true;
+    config.sibling = Some(tell);
     config.end_with_parent = tied;
     // It stands beside this very program.
     config.linked_program = true;
@@ -214,14 +219,12 @@ fn become_monitor(plan: &Plan, tell: RawFd) -> io::Result<()> {
     let note = |text: &str| {
         let _ = writeln!(io::stderr(), "tine: {text}");
     };
-    let (pid, said) = match enter(plan, &note) {
-        Ok(Forked::Runs { pid }) => (Some(pid), String::new()),
-        Ok(Forked::Ended { .. }) => (None, "it was watched, which nobody asked for".to_owned()),
-        Err(JailError::Sibling { pid, said }) => (Some(pid), said),
-        Err(err) => (None, err.to_string()),
+    let said = match enter(plan, &note) {
+        Ok(Forked::Runs { pid }) => format!("\0{pid}\0"),
+        Ok(Forked::Ended { .. }) => "it was watched, which nobody asked for".to_owned(),
+        Err(err) => err.to_string(),
     };
-    let pid = pid.map_or_else(String::new, |pid| pid.to_string());
-    tine::process::leave_telling(tell, format!("{pid}\n{said}").as_bytes())
+    tine::process::leave_telling(tell, said.as_bytes())
 }
 
 /// Removes the jail of the machine whose directory is `dir`, and which has ended, if it had one.
