@@ -54,6 +54,23 @@ pub enum JailError {
         /// Which setting says so, and what the kernel said.
         why: String,
     },
+    /// Another machine has the cgroup, one of another base directory.
+    #[error("process {process} is in the cgroup {} already: choose another id", group.display())]
+    GroupInUse {
+        /// The cgroup.
+        group: PathBuf,
+        /// Its process.
+        process: String,
+    },
+    /// An ordinary user's machine cannot have its cgroup.
+    #[error(
+        "{why}: an ordinary user's cgroups are made below the one that it is in itself, where the host \
+        has handed that over and no process is in it"
+    )]
+    NotDelegated {
+        /// What failed.
+        why: String,
+    },
     /// A cgroup did not take what it was told.
     #[error("{}: {wanted:?} was written, and it reads {found:?}", file.display())]
     NotTaken {

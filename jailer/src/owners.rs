@@ -71,7 +71,8 @@ impl<'a> Owners<'a> {
     fn make(&mut self, from: Owner) -> Result<OwnedFd, JailError> {
         let held = sys::hold_user_namespace()
             .map_err(failed("make a user namespace for the owners of files"))?;
-        self.holders.extend(Pid::from_raw(held.pid as i32).map(Holder));
+        self.holders
+            .extend(Pid::from_raw(held.pid as i32).map(Holder));
         let doing = "find a user namespace";
         // Its number as /proc has it, which need not be the one that its parent knows.
         let about = self

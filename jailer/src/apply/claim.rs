@@ -85,6 +85,15 @@ impl Jail<'_> {
         Ok(opened)
     }
 
+    /// Notes down that this group and those after it have not been made.
+    pub(super) fn forget_groups_from(&mut self, dir: &Path) -> Result<(), JailError> {
+        let claim = self.claim.as_mut().ok_or_else(out_of_order)?;
+        let groups = &mut claim.record.groups;
+        let first = groups.iter().position(|(group, _)| group == dir);
+        groups.truncate(first.unwrap_or(groups.len()));
+        claim.write()
+    }
+
     /// Notes down this process as the one in the jail, for the clean-up and for the launcher.
     pub(super) fn record(&mut self, pid_file: &str) -> Result<(), JailError> {
         let process = self.proc.identify(self.namespace)?;

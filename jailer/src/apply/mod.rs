@@ -144,11 +144,7 @@ impl<'a> Jail<'a> {
                 program::check(path)?;
             }
             Step::Limit(resource, value) => self.limit(*resource, *value)?,
-            Step::MakeGroup(group) => {
-                if !cgroup::make(group)? {
-                    self.missing.push(group.dir());
-                }
-            }
+            Step::MakeGroup(group) => self.make_group(group)?,
             Step::EnterGroup(group) => self.enter_group(group)?,
             Step::OwnUserNamespace => {
                 let (uid, gid) = own_ids();
@@ -245,6 +241,23 @@ impl<'a> Jail<'a> {
             maximum: Some(value),
         };
         setrlimit(kind, limit).map_err(failed(format!("limit {resource} to {value}")))
+    }
+
+    fn make_group(&mut self, group: &Group) -> Result<(), JailError> {
+        match cgroup::make(group) {
+            Ok(true) => {}
+            Ok(false) => self.missing.push(group.dir()),
+            Err(err @ JailError::GroupInUse { .. }) => {
+                self.forget_groups_from(&group.dir())?;
+                return Err(err);
+            }
+            Err(err @ JailError::Os { .. }) if own_ids().0 != 0 => {
+                let why = err.to_string();
+                return Err(JailError::NotDelegated { why });
+            }
+            Err(err) => return Err(err),
+        }
+        Ok(())
     }
 
     fn enter_group(&mut self, group: &Group) -> Result<(), JailError> {

@@ -18,6 +18,14 @@ pub(crate) fn make(group: &Group) -> Result<bool, JailError> {
         return Ok(dir.is_dir());
     }
     make_dirs(group)?;
+    let living = read(&dir.join("cgroup.procs"))?;
+    if let Some(process) = living.lines().next() {
+        let process = process.to_owned();
+        return Err(JailError::GroupInUse {
+            group: dir,
+            process,
+        });
+    }
     for setting in &group.settings {
         let file = dir.join(&setting.file);
         write(&file, &setting.value)?;
