@@ -59,7 +59,7 @@ pub async fn fork(args: Args) -> Result<u8, Failure> {
     }
     // Before the machine stands still for it.
     copies::check_room(args.options.count)?;
-    let mut files = args.jail.files();
+    let mut files = args.jail.files()?;
     let patience = args.options.timeout.unwrap_or(process::PATIENCE);
     let patience = patience.saturating_add(MARGIN).min(LONGEST);
     let forked = machine.fork(args.options.count, patience).await;

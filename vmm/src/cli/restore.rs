@@ -203,7 +203,7 @@ async fn detached(mut args: Args) -> Result<u8, Failure> {
     let id = args.name.take().unwrap_or_else(rundir::new_id);
     let identity = args.identity(Some(&id))?;
     let mut template = args.template.take();
-    let mut files = args.jail.files();
+    let mut files = args.jail.files()?;
     if let Some(files) = &mut files {
         snapshot = show_snapshot(files, &snapshot, &mut args.console)?;
     }
@@ -358,7 +358,7 @@ async fn many(args: Args) -> Result<u8, Failure> {
     let opened = opened.map_err(|err| Failure::new(err.to_string()))?;
     let environment = args.template.iter();
     let environment = environment.flat_map(|opened| opened.record.environment.clone());
-    let mut files = args.jail.files();
+    let mut files = args.jail.files()?;
     if let Some(files) = &mut files {
         snapshot = show_snapshot(files, &snapshot, &mut None)?;
     }

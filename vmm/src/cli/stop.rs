@@ -85,7 +85,7 @@ pub async fn start(args: Start) -> Result<u8, Failure> {
     }
     let mut config = read(&args.id, &dir)?;
     let signals = Signals::watch()?;
-    let mut files = args.jail.files();
+    let mut files = args.jail.files()?;
     if let Some(files) = &mut files {
         files.show_written(&mut config)?;
     }

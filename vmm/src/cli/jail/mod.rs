@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tine::config::{ConsoleConfig, MachineConfig};
 use tine_jailer::Bind;
+use tine_jailer::cgroup::Setting;
 
 use super::failure::Failure;
 
@@ -28,14 +29,32 @@ pub struct Choice {
     /// Start the machine's process without a jail, as this user and in sight of all that this user has
     #[arg(long)]
     no_jail: bool,
+    /// Limit the machine's cgroup, like memory.max=1G; may be given several times
+    #[arg(long, value_name = "FILE=VALUE")]
+    cgroup: Vec<Setting>,
 }
 
 impl Choice {
-    /// What is shown in the jail, nothing so far; `None` where there is to be none, which is said.
-    pub fn files(&self) -> Option<Files> {
+    /// What the jail is made with, nothing shown in it so far; `None` where there is to be none, which is
+    /// said.
+    ///
+    /// # Errors
+    ///
+    /// When limits are asked for, and no jail.
+    pub fn files(&self) -> Result<Option<Files>, Failure> {
         let unwished = std::env::var_os(NO_WISH).is_some_and(|value| !value.is_empty());
         if self.jail || !self.no_jail && !unwished {
-            return Some(Files::default());
+            return Ok(Some(Files {
+                shown: Vec::new(),
+                limits: self.cgroup.clone(),
+            }));
+        }
+        if let Some(setting) = self.cgroup.first() {
+            return Err(Failure::usage(format!(
+                "--cgroup {}={}: a machine without a jail has no cgroup of its own: leave --no-jail out, \
+                 or {NO_WISH} unset",
+                setting.file, setting.value
+            )));
         }
         let who = match rustix::process::geteuid() {
             root if root.is_root() => "root, in sight of all of the host".to_owned(),
@@ -44,18 +63,29 @@ impl Choice {
         eprintln!(
             "tine: NO JAIL: the machine's process runs as {who}, under its system call filters alone"
         );
-        None
+        Ok(None)
+    }
+
+    /// The words of a command line that say the same.
+    pub fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        for (given, word) in [(self.jail, "--jail"), (self.no_jail, "--no-jail")] {
+            words.extend(given.then(|| word.to_owned()));
+        }
+        let limits = self.cgroup.iter();
+        words.extend(limits.map(|setting| format!("--cgroup={}={}", setting.file, setting.value)));
+        words
     }
 }
 
 impl Choice {
     /// For a machine in the foreground, which is part of this process.
     pub fn refuse(&self) -> Result<(), Failure> {
-        match self.jail {
+        match self.jail || !self.cgroup.is_empty() {
             false => Ok(()),
             true => Err(Failure::usage(
-                "a machine in the foreground is part of this process, which is in no jail: leave \
-                 --jail out, or have the machine stay (-d)",
+                "a machine in the foreground is part of this process, which is in no jail and no cgroup \
+                 of its own: leave --jail and --cgroup out, or have the machine stay (-d)",
             )),
         }
     }
@@ -90,9 +120,13 @@ fn bind(path: &Path, writable: bool) -> Bind {
     }
 }
 
-/// What of the host is shown in a jail, besides the machine's own directory.
+/// What a jail is made with: what of the host is shown in it, besides the machine's own directory, and
+/// the limits of its cgroup; without any, it has none.
 #[derive(Debug, Clone, Default)]
-pub struct Files(Vec<Shown>);
+pub struct Files {
+    shown: Vec<Shown>,
+    limits: Vec<Setting>,
+}
 
 impl Files {
     /// Shows what is at a path, and gives the path that it has in the jail: the plain one, which
@@ -106,9 +140,9 @@ impl Files {
                 path.display()
             )));
         }
-        match self.0.iter_mut().find(|shown| shown.path == plain) {
+        match self.shown.iter_mut().find(|shown| shown.path == plain) {
             Some(shown) => shown.writable |= writable,
-            None => self.0.push(Shown {
+            None => self.shown.push(Shown {
                 path: plain.clone(),
                 writable,
             }),
@@ -178,10 +212,10 @@ impl Files {
     /// All of it, but what lies in `own`, or in a directory that is shown as a whole.
     fn all<'a>(&'a self, own: &'a Path) -> impl Iterator<Item = &'a Shown> {
         let inside = move |path: &Path| {
-            let mut others = self.0.iter().map(|shown| shown.path.as_path());
+            let mut others = self.shown.iter().map(|shown| shown.path.as_path());
             path.starts_with(own) || others.any(|other| other != path && path.starts_with(other))
         };
-        self.0.iter().filter(move |shown| !inside(&shown.path))
+        self.shown.iter().filter(move |shown| !inside(&shown.path))
     }
 }
 

@@ -76,10 +76,12 @@ pub async fn start(
     let mut making = Making::of(child.id(), hear).map_err(|err| failed("hear of", &err))?;
     making.hear().await.map_err(|err| failed("hear of", &err))?;
     drop(held);
-    making.done().map_err(|words| {
-        let words = format!("{words}; --no-jail starts it without one");
-        failed("make", &words)
-    })
+    making
+        .done()
+        .map_err(|words| match files.limits.is_empty() {
+            true => failed("make", &format!("{words}; --no-jail starts it without one")),
+            false => failed("make", &words),
+        })
 }
 
 /// A jail in the making. Dropped, it is waited for, and its machine ended.
@@ -167,6 +169,7 @@ fn plan(
         .map(|shown| bind(&shown.path, shown.writable))
         .collect();
     config.binds.push(bind(&dir, true));
+    config.cgroup.settings = files.limits.clone();
     config.arguments = vec![
         "--api-sock".into(),
         dir.join(SOCKET).into(),

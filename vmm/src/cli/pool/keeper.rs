@@ -16,7 +16,7 @@ use super::watch::Watch;
 use crate::cli::failure::Failure;
 use crate::cli::session::Signals;
 use crate::cli::template::{Named, Store, named};
-use crate::cli::{background, output};
+use crate::cli::{background, jail, output};
 
 /// How long somebody who looks at a pool without a process may have its lock.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,6 +40,8 @@ pub struct Args {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     count: u32,
+    #[command(flatten)]
+    jail: jail::Choice,
     /// This is the process in the background
     #[arg(long, hide = true)]
     background: bool,
@@ -61,11 +63,16 @@ pub async fn start(args: Args) -> Result<u8, Failure> {
     if args.detach {
         let count = args.count.to_string();
         let template = args.template.to_string();
-        let words = ["pool", "start", "--background", "-n", &count, &template];
+        // Said here, where somebody reads it.
+        args.jail.files()?;
+        let mut words = vec!["pool", "start", "--background", "-n", &count, &template];
+        let jail = args.jail.words();
+        words.extend(jail.iter().map(String::as_str));
         let said = background::start(&words, &pool.log())?;
         output::print(&said)?;
         return Ok(0);
     }
+    let jail = args.jail.files()?;
     let signals = Signals::watch()?;
     let keeping = keep(&pool).await?;
     // What an earlier one left there would say that nobody is there.
@@ -85,7 +92,7 @@ pub async fn start(args: Args) -> Result<u8, Failure> {
     watch.add(&pool.stage(Stage::Ready), gone)?;
     pool.clear_making(&keeping).await?;
     output::print(&format!("{}\n", pool.name))?;
-    let supply = Supply::new(store, pool.clone(), args.template);
+    let supply = Supply::new(store, pool.clone(), args.template, jail);
     let local = LocalSet::new();
     let result = local.run_until(supply::work(&supply, args.count, &watch, listener, signals));
     let result = result.await;

@@ -18,11 +18,12 @@ use super::place::{Marker, Pool, Stage};
 use super::watch::Watch;
 use crate::cli::copies::{self, Origin};
 use crate::cli::failure::Failure;
+use crate::cli::jail::Files;
 use crate::cli::process::Process;
+use crate::cli::restore;
 use crate::cli::rundir::{self, SOCKET};
 use crate::cli::session::Signals;
 use crate::cli::template::{Named, Store};
-use crate::cli::{jail, restore};
 use tine::launch::{self, Pidfd};
 
 /// Between attempts when none can be made.
@@ -34,8 +35,8 @@ pub struct Supply {
     store: Store,
     pool: Pool,
     template: Named,
-    /// What the machines' jails show of the host, nothing so far, if they get any.
-    jail: Option<jail::Files>,
+    /// What the machines' jails are made with, if they get any; nothing is shown so far.
+    jail: Option<Files>,
     /// Machines whose end is waited for.
     alive: RefCell<HashSet<String>>,
     /// Those on their way.
@@ -100,12 +101,12 @@ pub async fn work(
 }
 
 impl Supply {
-    pub fn new(store: Store, pool: Pool, template: Named) -> Rc<Self> {
+    pub fn new(store: Store, pool: Pool, template: Named, jail: Option<Files>) -> Rc<Self> {
         Rc::new(Self {
             store,
             pool,
             template,
-            jail: jail::Choice::default().files(),
+            jail,
             alive: RefCell::default(),
             making: RefCell::default(),
             failed: RefCell::default(),

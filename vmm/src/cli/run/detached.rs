@@ -24,7 +24,7 @@ pub async fn start(args: Args) -> Result<u8, Failure> {
         ));
     }
     let signals = Signals::watch()?;
-    let mut files = args.jail.files();
+    let mut files = args.jail.files()?;
     if let Some(files) = &mut files {
         files.show_machine(&mut config)?;
     }

@@ -58,7 +58,8 @@ pub struct Args {
     template: Option<Named>,
     /// With --template: take a machine that is ready in its pool, see `tine pool`; without one, start
     /// one
-    #[arg(long, requires_all = ["template", "command"], conflicts_with_all = ["detach", "console"])]
+    #[arg(long, requires_all = ["template", "command"],
+        conflicts_with_all = ["detach", "console", "cgroup"])]
     pool: bool,
     /// With -d and --template: so many machines, NAME-1, NAME-2, ..
     #[arg(short = 'n', long, value_name = "N", requires_all = ["detach", "template"],

@@ -80,7 +80,7 @@ pub async fn build(args: Args) -> Result<u8, Failure> {
         From::Snapshot(_) => None,
         From::Image(_) | From::Nothing => Some(config(&plan, &building)?),
     };
-    let mut files = Choice::default().files();
+    let mut files = Choice::default().files()?;
     if let Some(files) = &mut files {
         show(files, &plan, &building, &mut booting)?;
     }
