@@ -1,9 +1,10 @@
 //! A machine in a process of its own, `tine-vmm`, on its way up.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -210,12 +211,7 @@ impl Process {
             self.child = Some(started.await?);
             return Ok(());
         }
-        command
-            .arg("--api-sock")
-            .arg(self.dir.join(SOCKET))
-            .args(["--id", &self.id])
-            .arg("--run-dir")
-            .arg(&self.dir);
+        command.args(["--id", &self.id]).args(arguments(&self.dir));
         let tied = self.tied.then(rustix::process::getpid);
         let prepare = move || {
             rustix::process::setsid()?;
@@ -291,6 +287,12 @@ impl Process {
             let _ = fs::remove_dir_all(&self.dir);
         }
     }
+}
+
+/// What the process of the machine whose directory is `dir` is told, beside its id.
+pub fn arguments(dir: &Path) -> [OsString; 4] {
+    let (socket, dir) = (dir.join(SOCKET).into(), dir.into());
+    ["--api-sock".into(), socket, "--run-dir".into(), dir]
 }
 
 /// `tine-vmm`, which stands beside this program.

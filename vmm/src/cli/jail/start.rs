@@ -25,7 +25,8 @@ use super::{Files, bind};
 use crate::cli::failure::Failure;
 use crate::cli::leftover;
 use crate::cli::monitor::Monitor;
-use crate::cli::rundir::{self, SOCKET};
+use crate::cli::process::arguments;
+use crate::cli::rundir;
 
 /// Where jails are made, in the place of the machines.
 const BASE: &str = ".jails";
@@ -170,12 +171,7 @@ fn plan(
         .collect();
     config.binds.push(bind(&dir, true));
     config.cgroup.settings = files.limits.clone();
-    config.arguments = vec![
-        "--api-sock".into(),
-        dir.join(SOCKET).into(),
-        "--run-dir".into(),
-        dir.into(),
-    ];
+    config.arguments = arguments(&dir).into();
     let host = Host::gather(&config.cgroup);
     Ok(tine_jailer::plan(&config, &host)?)
 }
