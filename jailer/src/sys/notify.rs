@@ -57,7 +57,7 @@ pub fn ask_about_everything() -> io::Result<()> {
 /// Whether a supervisor is asked through `fd`.
 pub fn is_notifier(fd: BorrowedFd<'_>) -> bool {
     let nobody = 0u64;
-    let request = libc::SECCOMP_IOCTL_NOTIF_ID_VALID as libc::c_ulong;
+    let request = libc::SECCOMP_IOCTL_NOTIF_ID_VALID as libc::Ioctl;
     // SAFETY: the request reads eight bytes; other descriptors do not know it.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw const nobody) };
     result == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT)
@@ -67,7 +67,7 @@ pub fn is_notifier(fd: BorrowedFd<'_>) -> bool {
 pub fn next_notice(questions: BorrowedFd<'_>) -> io::Result<Notice> {
     // SAFETY: plain integers, which have to be zero before the call.
     let mut notice: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-    let request = libc::SECCOMP_IOCTL_NOTIF_RECV as libc::c_ulong;
+    let request = libc::SECCOMP_IOCTL_NOTIF_RECV as libc::Ioctl;
     // SAFETY: the request fills a value of this type, which outlives the call.
     check(unsafe { libc::ioctl(questions.as_raw_fd(), request, &raw mut notice) }.into())?;
     Ok(Notice {
@@ -89,7 +89,7 @@ pub fn answer(questions: BorrowedFd<'_>, notice: &Notice, instead: Option<i32>) 
     if instead.is_none() {
         response.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
     }
-    let request = libc::SECCOMP_IOCTL_NOTIF_SEND as libc::c_ulong;
+    let request = libc::SECCOMP_IOCTL_NOTIF_SEND as libc::Ioctl;
     // SAFETY: the request reads a value of this type, which outlives the call. It fails only when
     // the thread is gone.
     unsafe { libc::ioctl(questions.as_raw_fd(), request, &raw mut response) };
