@@ -3,13 +3,13 @@
 
 use std::fs;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 use tine_tests::cli::{Place, eventually, with_vmm};
 use tine_tests::jail::machine::groups;
-use tine_tests::jail::seen::{names, status};
+use tine_tests::jail::seen::{group, names, status};
 use tine_tests::jail::{alive, private_mounts, user};
 use tine_tests::left::kill;
 use tine_tests::{guest, text};
@@ -38,26 +38,6 @@ fn start(place: &Place, name: &str, kernel: &Path, more: &[&str]) -> Command {
 fn pid(place: &Place, id: &str) -> i32 {
     let all: Value = serde_json::from_str(&place.ok(["inspect", "--json", id])).unwrap();
     all["pid"].as_i64().unwrap() as i32
-}
-
-/// The directory of a process's group that a controller's file is in.
-fn group(pid: i32, file: &str) -> PathBuf {
-    let all = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
-    let controller = file.split('.').next().unwrap();
-    let root = Path::new("/sys/fs/cgroup");
-    let found = all.lines().find_map(|line| {
-        let mut parts = line.splitn(3, ':');
-        let (number, names) = (parts.next()?, parts.next()?);
-        let path = parts.next()?.trim_start_matches('/');
-        match number {
-            _ if names.split(',').any(|name| name == controller) => {
-                Some(root.join(controller).join(path))
-            }
-            "0" => Some(root.join(path)).filter(|dir| dir.join(file).exists()),
-            _ => None,
-        }
-    });
-    found.unwrap_or_else(|| panic!("{file} in {all}"))
 }
 
 fn read(dir: &Path, file: &str) -> String {

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use tine_tests::cli::{Place, read_until, signal, with_vmm};
+use tine_tests::jail::seen::group;
 use tine_tests::left::{self, Random, files};
 use tine_tests::linux::image;
 use tine_tests::{require_kvm, text};
@@ -94,7 +95,8 @@ fn machines_wait_are_handed_out_once_and_are_replaced() {
     let refused = all.fails(&["pool", "claim", "web"]);
     assert!(refused.contains("tine pool start web"), "{refused}");
 
-    assert_eq!(all.ok(&["pool", "start", "-d", "-n", "2", "web"]), "web\n");
+    let start = ["pool", "start", "-d", "-n", "2", "--cgroup", "pids.max=77"];
+    assert_eq!(all.ok(&[&start[..], &["web"]].concat()), "web\n");
     let refused = all.fails(&["pool", "start", "-d", "web"]);
     assert!(
         refused.contains("there is a pool of web already"),
@@ -115,6 +117,10 @@ fn machines_wait_are_handed_out_once_and_are_replaced() {
     assert!(ready.is_disjoint(&claimed));
     let mut seen = HashSet::new();
     for id in &claimed {
+        let about: Value = serde_json::from_str(&all.ok(&["inspect", "--json", id])).unwrap();
+        let group = group(about["pid"].as_i64().unwrap() as i32, "pids.max");
+        let limit = fs::read_to_string(group.join("pids.max")).unwrap();
+        assert_eq!(limit, "77\n");
         let script = "read name < /proc/sys/kernel/hostname; echo $name $WHO
             read log < /run/t/log; echo $log; echo more > /run/t/log
             read id < /etc/machine-id; read uuid < /proc/sys/kernel/random/uuid; echo $id $uuid";

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A line of `/proc/PID/status`, its blanks made one.
 pub fn status(pid: i32, key: &str) -> String {
@@ -26,6 +26,26 @@ pub fn mounts(pid: i32) -> Vec<String> {
     let mut places: Vec<String> = places.map(str::to_owned).collect();
     places.sort();
     places
+}
+
+/// The directory of a process's group that a controller's file is in.
+pub fn group(pid: i32, file: &str) -> PathBuf {
+    let all = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("a process");
+    let controller = file.split('.').next().expect("a word");
+    let root = Path::new("/sys/fs/cgroup");
+    let found = all.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (number, names) = (parts.next()?, parts.next()?);
+        let path = parts.next()?.trim_start_matches('/');
+        match number {
+            _ if names.split(',').any(|name| name == controller) => {
+                Some(root.join(controller).join(path))
+            }
+            "0" => Some(root.join(path)).filter(|dir| dir.join(file).exists()),
+            _ => None,
+        }
+    });
+    found.unwrap_or_else(|| panic!("{file} in {all}"))
 }
 
 /// The names in a directory, sorted.
