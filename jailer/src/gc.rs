@@ -38,6 +38,7 @@ pub fn collect(base: &Path, dry_run: bool) -> Result<Collected, JailError> {
     let proc = Proc::open()?;
     let base_dir = match paths::open_dir(base) {
         Err(JailError::Os { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            forget_shared(dry_run);
             return Ok(all);
         }
         other => other?,
@@ -61,10 +62,17 @@ pub fn collect(base: &Path, dry_run: bool) -> Result<Collected, JailError> {
             let _ = fs::remove_dir(&above_path);
         }
     }
-    if !dry_run && all.living.is_empty() && rustix::process::geteuid().is_root() {
-        kept::forget();
+    if all.living.is_empty() {
+        forget_shared(dry_run);
     }
     Ok(all)
+}
+
+/// Removes what jails share, which is root's.
+fn forget_shared(dry_run: bool) {
+    if !dry_run && rustix::process::geteuid().is_root() {
+        kept::forget();
+    }
 }
 
 /// Cleans up after the machine `id` of `program`, whose jail is below `base`, if there was one. Its

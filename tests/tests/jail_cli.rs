@@ -79,6 +79,9 @@ fn a_machine_is_nobody_nowhere_with_nothing() {
     assert_eq!(place.ok(["rm", "-f", "one"]), "one\n");
     assert!(!alive(pid));
     assert_eq!(names(place.run()), [] as [&str; 0]);
+    assert!(Path::new("/run/tine-jailer").exists(), "for the next one");
+    place.ok(["gc"]);
+    assert!(!Path::new("/run/tine-jailer").exists(), "what jails share");
 }
 
 #[test]
