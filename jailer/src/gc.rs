@@ -7,7 +7,10 @@ use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, openat2, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, ResolveFlags, flock, openat2, statat,
+    unlinkat,
+};
 use rustix::io::Errno;
 
 use crate::error::JailError;
@@ -17,6 +20,8 @@ use crate::{cgroup, kept, paths};
 
 /// How deep a root is searched. What lies deeper was made by somebody who wanted it to.
 const DEPTH: usize = 8;
+/// How deep a file of the host can lie that is shown where it lies.
+const DEEPEST: usize = 64;
 /// How many files of a root are looked at.
 const FILES: usize = 10_000;
 
@@ -90,9 +95,41 @@ pub fn discard(base: &Path, program: &str, id: &str) -> Result<Collected, JailEr
         proc.wait_for_end(&process);
     }
     collect_one(&proc, &above, id, own, false, &mut one)?;
+    remove_skeleton(&above, id);
     // Goes when it is empty. A start that meets this makes it again.
     let _ = fs::remove_dir(&above);
     Ok(one)
+}
+
+/// Removes the directories of a jail that was given up while it was made, and so has no notes any more.
+/// One with anything in it stays, and so does that of a start that is going on.
+fn remove_skeleton(above: &Path, id: &str) {
+    let (Ok(dir), Ok(parent)) = (paths::open_dir(&above.join(id)), paths::open_dir(above)) else {
+        return;
+    };
+    if flock(&dir, FlockOperation::NonBlockingLockExclusive).is_err()
+        || statat(&dir, FILE, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    {
+        return;
+    }
+    let mut budget = FILES;
+    remove_empty(dir.as_fd(), DEEPEST, &mut budget);
+    let _ = unlinkat(&parent, id, AtFlags::REMOVEDIR);
+}
+
+/// Removes what is below a directory and has nothing in it: empty files and directories, made to mount
+/// over.
+fn remove_empty(dir: BorrowedFd<'_>, depth: usize, budget: &mut usize) {
+    for name in names(dir) {
+        if *budget == 0 {
+            return;
+        }
+        *budget -= 1;
+        if let Some(below) = open_below(dir, &name).filter(|_| depth > 0) {
+            remove_empty(below.as_fd(), depth - 1, budget);
+        }
+        remove_placeholder(dir, Path::new(&name));
+    }
 }
 
 /// Cleans up after the machine `id`, whose jail is in `above`.

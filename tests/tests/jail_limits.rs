@@ -122,6 +122,14 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     let said = refused(1, &["--cgroup", "flux.max=1"]);
     assert!(said.contains("no controller \"flux\""), "{said}");
     refused(2, &["--cgroup", "pids.max"]);
+    // Whichever process has the number would be moved.
+    let said = refused(2, &["--cgroup", "cgroup.procs=1"]);
+    assert!(said.contains("which is no limit"), "{said}");
+    refused(2, &["--cgroup", "freezer.state=FROZEN"]);
+    // So little that its process is killed while the jail is made.
+    refused(1, &["--cgroup", &format!("{}=4096", memory().0)]);
+    let skeleton = place.run().join(".jails/tine-vmm/limits-x");
+    assert!(!skeleton.exists(), "{}", skeleton.display());
     let said = refused(2, &["--cgroup", "pids.max=64", "--no-jail"]);
     assert!(said.contains("--no-jail"), "{said}");
     let said = place.fails(2, ["run", "--cgroup", "pids.max=64", "--kernel", "x"]);
@@ -146,6 +154,31 @@ fn a_group_that_somebody_is_in_is_nobody_elses() {
     assert!(!groups("tine-vmm/limits-t").is_empty());
     one.ok(["rm", "-f", "limits-t"]);
     assert_eq!(groups("tine-vmm/limits-t"), [] as [&str; 0]);
+}
+
+#[test]
+fn a_group_that_somebody_was_moved_to_is_not_forgotten() {
+    let place = place();
+    let limit = ["--cgroup", "pids.max=64"];
+    let begin = || {
+        let output = start(&place, "limits-m", &guest("hang"), &limit).output();
+        text(&output.unwrap().stderr)
+    };
+    assert_eq!(begin(), "");
+    let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
+    let machine = pid(&place, "limits-m");
+    let procs = group(machine, "pids.max").join("cgroup.procs");
+    fs::write(procs, other.id().to_string()).unwrap();
+    place.fails(1, ["rm", "-f", "limits-m"]);
+    assert!(!alive(machine));
+    let said = begin();
+    let wanted = format!("process {} is in the cgroup", other.id());
+    assert!(said.contains(&wanted), "{said}");
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert_eq!(begin(), "");
+    place.ok(["rm", "-f", "limits-m"]);
+    assert_eq!(groups("tine-vmm/limits-m"), [] as [&str; 0]);
 }
 
 #[test]

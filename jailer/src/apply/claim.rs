@@ -49,7 +49,14 @@ impl Jail<'_> {
                 Taken::Gone => return Err(JailError::Busy(id.clone())),
             }
         };
-        crate::gc::clean(&claim);
+        if let Some(group) = crate::gc::clean(&claim) {
+            // A process of somebody else's, which was moved there: the notes stay, for the clean-up.
+            let living = std::fs::read_to_string(group.join("cgroup.procs"));
+            if let Some(process) = living.unwrap_or_default().lines().next() {
+                let process = process.to_owned();
+                return Err(JailError::GroupInUse { group, process });
+            }
+        }
         claim.record = Default::default();
         claim.record.process = Some(self.proc.identify(self.namespace)?);
         for step in &self.plan.steps {

@@ -69,6 +69,13 @@ impl FromStr for Setting {
         if parts.len() < 2 || !file.chars().all(fits) || parts.iter().any(|p| p.is_empty()) {
             return bad(text, "a cgroup's file is called CONTROLLER.NAME");
         }
+        if !is_limit(file) {
+            return bad(
+                text,
+                "that file moves, stops or ends processes, which is no limit: of cgroup.* there are \
+                 cgroup.max.descendants and cgroup.max.depth, and of freezer.* none",
+            );
+        }
         if value.trim().is_empty() || value.contains(['\n', '\0']) {
             return bad(text, "the value is one line that is not empty");
         }
@@ -76,6 +83,16 @@ impl FromStr for Setting {
             file: file.to_owned(),
             value: value.trim().to_owned(),
         })
+    }
+}
+
+/// Whether a file is one of a controller's, and not what groups themselves are worked with: a number
+/// written to `cgroup.procs` moves whichever process has it, and a frozen process never begins.
+fn is_limit(file: &str) -> bool {
+    match file.split('.').next() {
+        Some("cgroup") => ["cgroup.max.descendants", "cgroup.max.depth"].contains(&file),
+        Some("freezer") => false,
+        _ => true,
     }
 }
 
@@ -126,10 +143,18 @@ mod tests {
             ".x=1",
             "a.=1",
             "=1",
+            "cgroup.procs=1",
+            "cgroup.threads=1",
+            "cgroup.kill=1",
+            "cgroup.freeze=1",
+            "cgroup.type=threaded",
+            "cgroup.subtree_control=+pids",
+            "freezer.state=FROZEN",
         ];
         for wrong in wrong {
             assert!(wrong.parse::<Setting>().is_err(), "{wrong}");
         }
+        assert!("cgroup.max.depth=2".parse::<Setting>().is_ok());
     }
 
     #[test]
