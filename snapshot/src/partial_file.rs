@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::WriteError;
@@ -26,15 +26,26 @@ pub(crate) struct PartialFile {
 }
 
 impl PartialFile {
-    /// Makes it, after removing what dead writers of the same target left.
+    /// Makes it, after removing what dead writers of the same target left. What is there and is no
+    /// regular file is not for replacing: a device's node would be gone for everybody.
     pub(crate) fn begin(target: &Path) -> Result<Self, WriteError> {
         let (parent, name) = crate::partial::open_parent(target)?;
-        remove_leftovers(&parent, &name);
         let failed = |action, source: io::Error| WriteError::Io {
             action,
             path: target.to_owned(),
             source,
         };
+        match stat::at(&parent, &name[..]) {
+            Ok(there)
+                if FileType::from_raw_mode(there.stx_mode.into()) != FileType::RegularFile =>
+            {
+                let source = io::Error::other("it is no regular file; choose another name");
+                return Err(failed("replace", source));
+            }
+            // Why it cannot be looked at is told by the next step.
+            _ => {}
+        }
+        remove_leftovers(&parent, &name);
         loop {
             let id = Id::random().map_err(|source| failed("choose a name for", source))?;
             let hidden = [&partial_prefix(&name)[..], id.to_string().as_bytes()].concat();

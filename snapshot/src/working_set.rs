@@ -47,15 +47,18 @@ impl WorkingSet {
             .sum()
     }
 
-    /// Writes it to `path`, in the place of a file that is there, and makes it durable.
+    /// Writes it to `path`, in the place of a working set or an empty file that is there, and makes it
+    /// durable.
     ///
     /// # Errors
     ///
-    /// When a reader would not take it, or it cannot be written. What was there stays.
+    /// When a reader would not take it, what is there is something else, or it cannot be written. What
+    /// was there stays.
     pub fn write(&self, path: &Path) -> Result<(), WriteError> {
         let bytes = self.encode();
         // What is written is read, by whoever comes.
         Self::decode(path, &bytes)?;
+        require_no_other(path)?;
         let mut partial = PartialFile::begin(path)?;
         let written = partial.file().write_all(&bytes);
         written.map_err(|source| partial.error("write", source))?;
@@ -150,6 +153,24 @@ impl WorkingSet {
     }
 }
 
+/// Refuses a path at which there is a file with something else in it. Whether it is a file at all is
+/// asked by who replaces it.
+fn require_no_other(path: &Path) -> Result<(), WriteError> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let Ok(fd) = rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty()) else {
+        return Ok(());
+    };
+    let mut begins = [0; MAGIC.len()];
+    match rustix::io::pread(&fd, &mut begins, 0) {
+        Ok(read) if read > 0 && begins != MAGIC => Err(WriteError::Io {
+            action: "replace",
+            path: path.to_owned(),
+            source: std::io::Error::other("there is something else in it; choose another name"),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Over all of the file but the checksum in its header.
 fn file_sum(bytes: &[u8]) -> Checksum {
     let mut summer = Summer::new();
@@ -198,6 +219,33 @@ mod tests {
         assert_eq!(set(&[(0, 1), (4, 7)]).bytes(), 4 * PAGE);
         let names = std::fs::read_dir(dir.path()).unwrap().count();
         assert_eq!(names, 1, "nothing else is left");
+    }
+
+    #[test]
+    fn nothing_else_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let refused = |path: &Path| {
+            let err = set(&[(1, 2)]).write(path).unwrap_err().to_string();
+            assert!(
+                err.contains("replace") && err.contains("another name"),
+                "{err}"
+            );
+        };
+        let path = dir.path().join("file");
+        std::fs::write(&path, "a letter").unwrap();
+        refused(&path);
+        assert_eq!(std::fs::read(&path).unwrap(), b"a letter");
+        let socket = dir.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        refused(&socket);
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        refused(&link);
+        let names = std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(names, 3, "and nothing is left");
+        // What mktemp(1) has made is meant for it.
+        std::fs::write(&path, "").unwrap();
+        set(&[(1, 2)]).write(&path).unwrap();
     }
 
     #[test]

@@ -189,7 +189,12 @@ pub fn open_pagemap() -> Option<&'static File> {
 ///
 /// Without a /proc to ask.
 pub fn present_pages(start: *const u8, len: u64) -> io::Result<Vec<Range<u64>>> {
-    let without = || io::Error::other("there is no /proc that tells which pages there are");
+    let without = || {
+        io::Error::other(
+            "there is no /proc that tells which pages there are, as in a jail: record with a machine \
+             in the foreground, or without a jail",
+        )
+    };
     pages(open_pagemap().ok_or_else(without)?, start, len, false)
 }
 
