@@ -306,7 +306,7 @@ impl Drop for Small {
 fn a_full_disk_costs_nothing_but_the_snapshot() {
     let vmm = counting();
     // Less than there is of its memory before it has done anything.
-    let small = Small::mount(vmm.dir.path().join("small"), "128k");
+    let small = Small::mount(vmm.dir.path().join("small"), "16k");
     let body = take(&vmm, &small.0.join("snapshot")).expect(400).body;
     assert!(body.contains("needs") && body.contains("bytes"), "{body}");
     assert_eq!(
