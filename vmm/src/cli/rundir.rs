@@ -11,31 +11,21 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use tine::client::Machine;
+use tine::launch::is_id;
+pub use tine::launch::{CONSOLE, LOG, SOCKET};
 
 use super::failure::Failure;
 
-/// Name of the socket in a machine's directory.
-pub const SOCKET: &str = "api.sock";
-/// Name of the console's file.
-pub const CONSOLE: &str = "console.log";
-/// Name of the file with what the machine's process prints.
-pub const LOG: &str = "vmm.log";
 /// Name of the program that is a machine.
 pub const PROGRAM: &str = "tine-vmm";
 /// Longest path of a socket: `sun_path` without its NUL.
 const MAX_SOCKET_PATH: usize = 107;
-/// Most characters of an id.
-const MAX_ID: usize = 64;
 
 /// An id as it is given: 1 to 64 of `a-z0-9_-`.
 pub fn id(text: &str) -> Result<String, String> {
-    let fits =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
-    match (1..=MAX_ID).contains(&text.len()) && text.bytes().all(fits) {
+    match is_id(text) {
         true => Ok(text.to_owned()),
-        false => Err(format!(
-            "a machine's id is 1 to {MAX_ID} of a-z, 0-9, `_` and `-`"
-        )),
+        false => Err("a machine's id is 1 to 64 of a-z, 0-9, `_` and `-`".to_owned()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! A machine's process, from its start to its end.
 
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Deref;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
@@ -12,14 +12,16 @@ use std::time::Duration;
 use super::{LaunchError, Pidfd};
 use crate::client::Machine;
 
-/// Names of the files in a machine's directory: as the command line calls them.
-const SOCKET: &str = "api.sock";
-const CONSOLE: &str = "console.log";
-const LOG: &str = "vmm.log";
+/// Name of the socket in a machine's directory.
+pub const SOCKET: &str = "api.sock";
+/// Name of the console's file.
+pub const CONSOLE: &str = "console.log";
+/// Name of the file with what the machine's process prints.
+pub const LOG: &str = "vmm.log";
 /// Between looks for the process's socket.
 const LOOK: Duration = Duration::from_millis(1);
 /// Most bytes of what a process printed that an error shows.
-const SAID: usize = 2000;
+const SAID: u64 = 2000;
 /// Most characters of an id.
 const MAX_ID: usize = 64;
 
@@ -139,9 +141,9 @@ impl Launched {
 
     /// What the process printed last.
     pub fn said(&self) -> String {
-        let all = fs::read(self.dir.join(LOG)).unwrap_or_default();
-        let last = &all[all.len().saturating_sub(SAID)..];
-        String::from_utf8_lossy(last).trim().to_owned()
+        String::from_utf8_lossy(&last_of(&self.dir.join(LOG)).unwrap_or_default())
+            .trim()
+            .to_owned()
     }
 
     /// Waits for the end of the process, however it comes.
@@ -187,11 +189,25 @@ impl Drop for Launched {
     }
 }
 
-/// An id is a directory's name.
-pub(super) fn check_id(id: &str) -> Result<(), LaunchError> {
+/// The end of a file, which may be of any length.
+fn last_of(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let len = file.metadata()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(SAID)))?;
+    let mut last = Vec::new();
+    file.take(SAID).read_to_end(&mut last)?;
+    Ok(last)
+}
+
+/// Whether a text can be a machine's id, which is its directory's name: 1 to 64 of `a-z0-9_-`.
+pub fn is_id(text: &str) -> bool {
     let fits =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
-    match (1..=MAX_ID).contains(&id.len()) && id.bytes().all(fits) {
+    (1..=MAX_ID).contains(&text.len()) && text.bytes().all(fits)
+}
+
+pub(super) fn check_id(id: &str) -> Result<(), LaunchError> {
+    match is_id(id) {
         true => Ok(()),
         false => Err(LaunchError::Id {
             id: id.to_owned(),

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use self::launched::Launched;
+pub use self::launched::{CONSOLE, LOG, Launched, SOCKET, is_id};
 pub use self::limits::check_room;
 pub use self::many::at_a_time;
 pub use self::pidfd::Pidfd;
