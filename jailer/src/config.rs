@@ -184,11 +184,9 @@ pub struct Config {
     pub seccomp: Mode,
     /// Descriptors that are handed over, beside 0, 1 and 2.
     pub keep: Vec<RawFd>,
-    /// Descriptors that the one who makes the jail still needs, and the program does not get.
-    pub until_program: Vec<RawFd>,
     /// Where the plan forks, the new process becomes a child of the caller's parent, which can then
     /// wait for it as for the caller. The caller does not wait: what goes wrong in the new process is
-    /// written to this descriptor, which is one of `until_program` and closes when the program runs.
+    /// written to this descriptor, which is one of `keep`.
     pub sibling: Option<RawFd>,
     /// The program is killed when this process ends, which is the caller's parent and, by `sibling`
     /// or without a fork, the program's.
@@ -218,7 +216,6 @@ impl Config {
             new_pid_ns: false,
             seccomp: Mode::Filter,
             keep: Vec::new(),
-            until_program: Vec::new(),
             sibling: None,
             end_with_parent: None,
             linked_program: false,

@@ -25,6 +25,7 @@ pub mod machine;
 pub mod memory;
 pub mod pages;
 pub mod process;
+pub mod ready;
 pub mod replace;
 pub mod signals;
 pub mod snapshot;

@@ -96,14 +96,8 @@ struct Jail<'a> {
 impl<'a> Jail<'a> {
     fn new(plan: &'a Plan, note: &'a dyn Fn(&str)) -> Result<Self, JailError> {
         // Descriptors are closed before the first one of ours is opened.
-        if let Some(Step::CloseDescriptors {
-            handed,
-            until_program,
-        }) = plan.steps.first()
-        {
-            let mut keep = [&handed[..], until_program].concat();
-            keep.sort_unstable();
-            sys::close_all_but(&keep).map_err(failed("close inherited descriptors"))?;
+        if let Some(Step::CloseDescriptors { handed }) = plan.steps.first() {
+            sys::close_all_but(handed).map_err(failed("close inherited descriptors"))?;
             for &fd in handed {
                 let doing = || failed::<io::Error>(format!("hand descriptor {fd} over"));
                 sys::inherit(fd).map_err(doing())?;

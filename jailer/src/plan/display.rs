@@ -11,17 +11,11 @@ use crate::seccomp::{Mode, Role};
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Step::CloseDescriptors {
-                handed,
-                until_program,
-            } => {
+            Step::CloseDescriptors { handed } => {
                 f.write_str("close all descriptors above 2")?;
-                if !handed.is_empty() {
-                    write!(f, " but {}", list(handed))?;
-                }
-                match until_program.is_empty() {
+                match handed.is_empty() {
                     true => Ok(()),
-                    false => write!(f, ", and later {}", list(until_program)),
+                    false => write!(f, " but {}", list(handed)),
                 }
             }
             Step::Claim(dir) => write!(f, "take {} for this machine alone", dir.display()),

@@ -110,7 +110,6 @@ fn steps(
     let mut steps = vec![
         Step::CloseDescriptors {
             handed: sorted(&config.keep),
-            until_program: sorted(&config.until_program),
         },
         Step::Claim(config.base.join(name).join(config.id.as_str())),
         Step::OpenProgram {

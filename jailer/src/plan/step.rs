@@ -25,8 +25,6 @@ pub enum Step {
     CloseDescriptors {
         /// The program gets these.
         handed: Vec<RawFd>,
-        /// These stay open until the program runs.
-        until_program: Vec<RawFd>,
     },
     /// Take the jail's directory for this machine alone, and clean up after a dead one.
     Claim(PathBuf),

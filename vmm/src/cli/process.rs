@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,6 +12,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use tine::client::{Error, Machine, Record};
 use tine::config::MachineConfig;
+use tine::ready::Readiness;
 
 use super::exec::Place;
 use super::failure::Failure;
@@ -23,8 +25,6 @@ use super::{exit, output};
 
 /// How long a machine may take until it is running, when nothing else is said.
 pub const PATIENCE: Duration = Duration::from_secs(300);
-/// Between looks for the process's socket.
-const LOOK: Duration = Duration::from_millis(1);
 /// Lines of the console, or of the process's own output, that a failure shows.
 const LINES: usize = 12;
 /// The request id of the command that a machine is started with.
@@ -114,8 +114,11 @@ impl Process {
             // Of one that was killed. Who replaces a socket waits for that lock.
             let _ = fs::remove_file(self.dir.join(SOCKET));
         }
-        self.spawn().await?;
-        let machine = self.connect().await?;
+        let machine = match self.spawn().await? {
+            true => Machine::connect(self.dir.join(SOCKET)).await,
+            false => return Err(self.ended()),
+        };
+        let machine = machine.map_err(|err| self.failure(&err.to_string()))?;
         work(self, &machine).await
     }
 
@@ -189,7 +192,8 @@ impl Process {
         }
     }
 
-    async fn spawn(&mut self) -> Result<(), Failure> {
+    /// Starts the process, and waits until it can be connected to; false when it will never be.
+    async fn spawn(&mut self) -> Result<bool, Failure> {
         let program = program()?;
         let log = self.dir.join(LOG);
         let failed =
@@ -198,20 +202,23 @@ impl Process {
         let mut command = Command::new(&program);
         command
             .current_dir("/")
-            .stdin(Stdio::null())
             .stdout(out.try_clone().map_err(failed)?)
             .stderr(out);
         let tied = self.tied.then(std::process::id);
         if let Some(files) = &self.jail {
+            command.stdin(Stdio::null());
             if self.again {
                 // Its last process may be on its way out.
                 jail::discard(&self.dir)?;
             }
             let started = jail::start(command, &program, &self.id, &self.dir, files, tied);
-            self.child = Some(started.await?);
-            return Ok(());
+            let (monitor, ready) = started.await?;
+            self.child = Some(monitor);
+            return Ok(ready);
         }
-        command.args(["--id", &self.id]).args(arguments(&self.dir));
+        let (readiness, tell) = Readiness::new().map_err(failed)?;
+        command.args(["--id", &self.id]);
+        command.args(arguments(&self.dir, 0)).stdin(tell);
         let tied = self.tied.then(rustix::process::getpid);
         let prepare = move || {
             rustix::process::setsid()?;
@@ -231,23 +238,21 @@ impl Process {
             command.pre_exec(prepare);
         }
         let child = command.spawn().map_err(failed)?;
+        // It has the other end.
+        drop(command);
         self.child = Some(Monitor::of(child.id()).map_err(failed)?);
-        Ok(())
+        readiness.heard().await.map_err(failed)
     }
 
-    /// Waits until the process answers.
-    async fn connect(&mut self) -> Result<Machine, Failure> {
-        loop {
-            match Machine::connect(self.dir.join(SOCKET)).await {
-                Ok(machine) => return Ok(machine),
-                Err(err) if err.is_gone() => {}
-                Err(err) => return Err(self.failure(&err.to_string())),
-            }
-            if let Some(status) = self.child.as_mut().and_then(Monitor::has_ended) {
-                return Err(self.failure(&format!("its process ended at once, {status}")));
-            }
-            tokio::time::sleep(LOOK).await;
-        }
+    /// The failure of a process that was never ready.
+    fn ended(&mut self) -> Failure {
+        let status = self.child.as_mut().and_then(|child| {
+            // It is on its way out, if it is not one that never will be ready.
+            child.kill();
+            child.has_ended()
+        });
+        let status = status.map_or_else(String::new, |status| format!(", {status}"));
+        self.failure(&format!("its process ended at once{status}"))
     }
 
     /// What went wrong, with what the process and the guest said last.
@@ -289,10 +294,19 @@ impl Process {
     }
 }
 
-/// What the process of the machine whose directory is `dir` is told, beside its id.
-pub fn arguments(dir: &Path) -> [OsString; 4] {
+/// What the process of the machine whose directory is `dir` is told, beside its id; it is to say at the
+/// descriptor `ready` that it can be connected to.
+pub fn arguments(dir: &Path, ready: RawFd) -> [OsString; 6] {
     let (socket, dir) = (dir.join(SOCKET).into(), dir.into());
-    ["--api-sock".into(), socket, "--run-dir".into(), dir]
+    let ready = ready.to_string().into();
+    [
+        "--api-sock".into(),
+        socket,
+        "--run-dir".into(),
+        dir,
+        "--ready-fd".into(),
+        ready,
+    ]
 }
 
 /// `tine-vmm`, which stands beside this program.

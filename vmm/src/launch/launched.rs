@@ -6,11 +6,11 @@ use std::ops::Deref;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command};
 
 use super::{LaunchError, Pidfd};
 use crate::client::Machine;
+use crate::ready::Readiness;
 
 /// Name of the socket in a machine's directory.
 pub const SOCKET: &str = "api.sock";
@@ -18,8 +18,6 @@ pub const SOCKET: &str = "api.sock";
 pub const CONSOLE: &str = "console.log";
 /// Name of the file with what the machine's process prints.
 pub const LOG: &str = "vmm.log";
-/// Between looks for the process's socket.
-const LOOK: Duration = Duration::from_millis(1);
 /// Most bytes of what a process printed that an error shows.
 const SAID: u64 = 2000;
 /// Most characters of an id.
@@ -75,14 +73,22 @@ impl Launched {
         let log = launched.dir.join(LOG);
         let out = File::create(&log).and_then(|out| Ok((out.try_clone()?, out)));
         let (out, err) = out.map_err(|err| failed(&log, err))?;
+        let pipe = Readiness::new();
+        let (readiness, tell) = pipe.map_err(|source| LaunchError::Program {
+            id: id.to_owned(),
+            program: program.to_owned(),
+            source,
+        })?;
         let child = Command::new(program)
             .arg("--api-sock")
             .arg(launched.machine.socket())
             .args(["--id", id])
             .arg("--run-dir")
             .arg(&launched.dir)
+            // A descriptor that a process gets without a call of ours between its start and its program's.
+            .args(["--ready-fd", "0"])
             .current_dir("/")
-            .stdin(Stdio::null())
+            .stdin(tell)
             .stdout(out)
             .stderr(err)
             // The keys of a terminal are not meant for it.
@@ -93,29 +99,35 @@ impl Launched {
             program: program.to_owned(),
             source,
         })?);
-        launched.connect().await?;
+        launched.connect(readiness).await?;
         Ok(launched)
     }
 
     /// Waits until the process answers.
-    async fn connect(&mut self) -> Result<(), LaunchError> {
-        loop {
-            let source = match Machine::connect(self.machine.socket()).await {
-                Ok(_) => return Ok(()),
-                Err(err) if err.is_gone() => None,
-                Err(err) => Some(Box::new(err)),
+    async fn connect(&mut self, readiness: Readiness) -> Result<(), LaunchError> {
+        let id = self.id.clone();
+        if readiness.heard().await.unwrap_or(false) {
+            let connected = Machine::connect(self.machine.socket()).await;
+            return match connected {
+                Ok(_) => Ok(()),
+                Err(err) => Err(LaunchError::Machine {
+                    id,
+                    source: Box::new(err),
+                }),
             };
-            let id = self.id.clone();
-            if let Some(source) = source {
-                return Err(LaunchError::Machine { id, source });
-            }
-            let ended = self.child.as_mut().and_then(|child| child.try_wait().ok());
-            if let Some(status) = ended.flatten() {
-                let said = self.said();
-                return Err(LaunchError::Ended { id, status, said });
-            }
-            tokio::time::sleep(LOOK).await;
         }
+        // What it did not say in time it never will: it is ending, or has to.
+        let Some(child) = &mut self.child else {
+            return Ok(());
+        };
+        let _ = child.kill();
+        let status = child.wait().map_err(|source| LaunchError::Program {
+            id: id.clone(),
+            program: self.dir.clone(),
+            source,
+        })?;
+        let said = self.said();
+        Err(LaunchError::Ended { id, status, said })
     }
 
     /// Its id.

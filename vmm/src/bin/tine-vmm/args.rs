@@ -2,6 +2,7 @@
 //! first costs a tenth of the whole start.
 
 use std::fmt::Display;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -26,6 +27,8 @@ Options:
                                 [default: none are kept]
       --config-file FILE        Configure the machine from a JSON file, and start it
       --no-api                  Serve no API: with --config-file
+      --ready-fd NUMBER         Descriptor that a newline is written to when the socket can be
+                                connected to; it is closed then, unless it is 0, 1 or 2
       --metadata FILE           JSON file to fill the metadata store with
       --mmds-size-limit BYTES   Most bytes of the metadata store [default: 51200]
       --boot-timer              Write to the log when the guest says that it has booted
@@ -97,6 +100,7 @@ pub struct Args {
     pub run_dir: Option<PathBuf>,
     pub config_file: Option<PathBuf>,
     pub no_api: bool,
+    pub ready_fd: Option<RawFd>,
     pub metadata: Option<PathBuf>,
     pub mmds_size_limit: usize,
     pub boot_timer: bool,
@@ -117,6 +121,7 @@ struct Given {
     run_dir: Option<PathBuf>,
     config_file: Option<PathBuf>,
     no_api: Option<()>,
+    ready_fd: Option<RawFd>,
     metadata: Option<PathBuf>,
     mmds_size_limit: Option<usize>,
     boot_timer: Option<()>,
@@ -158,6 +163,7 @@ impl Wanted {
                 "run-dir" => path(&mut given.run_dir, &name, line)?,
                 "config-file" => path(&mut given.config_file, &name, line)?,
                 "no-api" => once(&mut given.no_api, &name, Ok(()))?,
+                "ready-fd" => parsed(&mut given.ready_fd, &name, line)?,
                 "metadata" => path(&mut given.metadata, &name, line)?,
                 "mmds-size-limit" => parsed(&mut given.mmds_size_limit, &name, line)?,
                 "boot-timer" => once(&mut given.boot_timer, &name, Ok(()))?,
@@ -192,6 +198,9 @@ impl Given {
         if no_api && self.api_sock.is_some() {
             return Err("--no-api and --api-sock: give one of the two".to_owned());
         }
+        if no_api && self.ready_fd.is_some() {
+            return Err("--no-api and --ready-fd: there is no socket to tell of".to_owned());
+        }
         if no_api && self.config_file.is_none() {
             return Err(
                 "--no-api: nobody can configure the machine; give --config-file too".into(),
@@ -206,6 +215,7 @@ impl Given {
             run_dir: self.run_dir,
             config_file: self.config_file,
             no_api,
+            ready_fd: self.ready_fd,
             metadata: self.metadata,
             mmds_size_limit: self.mmds_size_limit.unwrap_or(DEFAULT_LIMIT),
             boot_timer: self.boot_timer.is_some(),
@@ -368,6 +378,8 @@ mod tests {
             (&["--api-sock", "/s", "--no-api"], "--api-sock"),
             (&["--seccomp", "off", "--no-seccomp"], "--no-seccomp"),
             (&["--no-api"], "--config-file"),
+            (&["--no-api", "--ready-fd", "3"], "--ready-fd"),
+            (&["--ready-fd", "x"], "--ready-fd: x"),
         ] {
             let said = read(words).expect_err(&words.join(" "));
             assert!(said.contains(named), "{words:?}: {said}");

@@ -18,6 +18,7 @@ use args::{Args, HELP, Wanted};
 use tine::api::{Prepared, Socket};
 use tine::control::settings::MetricsSettings;
 use tine::control::{Controller, Identity, Outcome, StartPlan, record};
+use tine::ready::Ready;
 use tine::signals::{self, Blocked};
 use tine::{logger, process};
 use tine_devices::mmds::Mmds;
@@ -65,6 +66,11 @@ fn print(text: &str) -> Result<u8, (u8, String)> {
 }
 
 fn begin(args: &Args) -> Result<u8, Box<dyn std::error::Error>> {
+    // Before a file of ours gets a number that was not open.
+    let ready = args
+        .ready_fd
+        .map(|number| Ready::take(number).map_err(|err| format!("--ready-fd {number}: {err}")));
+    let ready = ready.transpose()?;
     process::keep_to_itself()?;
     let signals = signals::block()?;
     seccomp::set_mode(args.seccomp)?;
@@ -73,11 +79,12 @@ fn begin(args: &Args) -> Result<u8, Box<dyn std::error::Error>> {
         // While this thread goes on, the server gets ready.
         false => Some(Prepared::begin()?),
     };
-    run(args, signals, server)
+    run(args, ready, signals, server)
 }
 
 fn run(
     args: &Args,
+    ready: Option<Ready>,
     signals: Blocked,
     server: Option<Prepared>,
 ) -> Result<u8, Box<dyn std::error::Error>> {
@@ -101,6 +108,10 @@ fn run(
     };
     // Before anybody can ask for it.
     args.startup.done(&handle);
+    if let Some(ready) = ready {
+        let told = ready.tell();
+        told.map_err(|err| format!("--ready-fd: cannot tell that the socket is ready: {err}"))?;
+    }
     let server = match server {
         Some((server, socket)) => Some(server.serve(socket, handle.clone(), args.max_body)?),
         None => None,

@@ -44,7 +44,8 @@ pub fn base() -> Result<PathBuf, Failure> {
 }
 
 /// Starts `program` as the machine `id`, whose directory is `dir`, in a jail. `command` has its
-/// standard input and outputs, and `tied` is the process that it is to end with.
+/// standard input and outputs, and `tied` is the process that it is to end with. Waits until it can be
+/// connected to; with false it will never be.
 pub async fn start(
     mut command: Command,
     program: &Path,
@@ -52,7 +53,7 @@ pub async fn start(
     dir: &Path,
     files: &Files,
     tied: Option<u32>,
-) -> Result<Monitor, Failure> {
+) -> Result<(Monitor, bool), Failure> {
     let failed = |what: &str, err: &dyn std::fmt::Display| {
         Failure::new(format!("cannot {what} the jail of machine {id}: {err}"))
     };
@@ -89,8 +90,8 @@ pub async fn start(
 struct Making {
     maker: Monitor,
     /// From the process that makes it, which tells its number between two NULs, and from the machine's,
-    /// which tells why it does not run; the two come in any order. It ends when the machine's program
-    /// runs, or never will.
+    /// which tells why it does not run, or that it is ready; the two come in any order. It ends with the
+    /// second, or when there will be none.
     from: Option<pipe::Receiver>,
     said: Vec<u8>,
 }
@@ -112,17 +113,18 @@ impl Making {
         Ok(())
     }
 
-    /// The machine's process, or why there is none.
-    fn done(&mut self) -> Result<Monitor, String> {
+    /// The machine's process and whether it is ready, or why there is none.
+    fn done(&mut self) -> Result<(Monitor, bool), String> {
         self.maker.wait();
         let said = String::from_utf8_lossy(&self.said).into_owned();
         let mut parts = said.splitn(3, '\0');
         let before = parts.next().unwrap_or_default();
         let pid = parts.next().unwrap_or_default();
         let words = format!("{before}{}", parts.next().unwrap_or_default());
+        let ready = words == "\n";
         let monitor = pid.parse().ok().map(Monitor::of).transpose();
         match (monitor.map_err(|err| err.to_string())?, words.as_str()) {
-            (Some(monitor), "") => Ok(monitor),
+            (Some(monitor), "" | "\n") => Ok((monitor, ready)),
             (None, "") => Err("its process was killed".to_owned()),
             (monitor, words) => {
                 // It has ended, and only its status is left.
@@ -138,9 +140,16 @@ impl Drop for Making {
         let Some(from) = self.from.take() else { return };
         // A few milliseconds: then its process is known.
         if let Ok(from) = from.into_blocking_fd() {
-            let _ = File::from(from).read_to_end(&mut self.said);
+            let mut from = File::from(from);
+            let mut part = [0; 512];
+            while self.said.iter().filter(|byte| **byte == 0).count() < 2 {
+                match from.read(&mut part) {
+                    Ok(len @ 1..) => self.said.extend_from_slice(&part[..len]),
+                    Ok(0) | Err(_) => break,
+                }
+            }
         }
-        if let Ok(mut monitor) = self.done() {
+        if let Ok((mut monitor, _)) = self.done() {
             monitor.kill();
         }
     }
@@ -164,14 +173,15 @@ fn plan(
     config.end_with_parent = tied;
     // It stands beside this very program.
     config.linked_program = true;
-    config.until_program = vec![tell];
+    // It is told there that the program is ready.
+    config.keep = vec![tell];
     let shown = files.all(&dir);
     config.binds = shown
         .map(|shown| bind(&shown.path, shown.writable))
         .collect();
     config.binds.push(bind(&dir, true));
     config.cgroup.settings = files.limits.clone();
-    config.arguments = arguments(&dir).into();
+    config.arguments = arguments(&dir, tell).into();
     let host = Host::gather(&config.cgroup);
     Ok(tine_jailer::plan(&config, &host)?)
 }
