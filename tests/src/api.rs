@@ -28,7 +28,7 @@ pub fn tine_vmm() -> &'static Path {
         require_kvm();
         match std::env::var_os("TINE_VMM_BIN") {
             Some(path) => path.into(),
-            None => build("tine", "tine-vmm"),
+            None => build("tine-vmm"),
         }
     })
 }

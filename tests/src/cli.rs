@@ -23,7 +23,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The program `tine-agent`, built as the tests are.
 fn agent() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("tine-guest-agent", "tine-agent"))
+    BUILT.get_or_init(|| build("tine-agent"))
 }
 
 /// The program `tine-vmm`, beside `tine`.
@@ -31,7 +31,7 @@ pub fn with_vmm() {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| {
         if std::env::var_os("TINE_BIN").is_none() {
-            build("tine", "tine-vmm");
+            build("tine-vmm");
         }
     });
 }

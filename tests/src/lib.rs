@@ -42,7 +42,7 @@ pub fn tine() -> &'static Path {
         require_kvm();
         match std::env::var_os("TINE_BIN") {
             Some(path) => path.into(),
-            None => build("tine", "tine"),
+            None => build("tine"),
         }
     })
 }
@@ -50,16 +50,25 @@ pub fn tine() -> &'static Path {
 /// The program `tine-worker`, for a guest.
 pub fn worker() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("tine-tests", "tine-worker"))
+    BUILT.get_or_init(|| build("tine-worker"))
 }
 
-/// Builds a program of the workspace, so that no test runs a stale one.
-fn build(package: &str, program: &str) -> PathBuf {
+/// Programs that are not a test's own.
+const PROGRAMS: [&str; 5] = [
+    "tine",
+    "tine-vmm",
+    "tine-jailer",
+    "tine-agent",
+    "tine-worker",
+];
+
+/// Builds the programs of the workspace, so that no test runs a stale one, and gives this one. All of
+/// them, since cargo would build what they share anew for each that is asked for by itself.
+fn build(program: &str) -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .args(["build", "--quiet", "-p", package]);
-    cargo.args(["--bin", program]);
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo.args(["build", "--quiet", "--workspace"]);
+    cargo.args(PROGRAMS.iter().flat_map(|name| ["--bin", *name]));
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }

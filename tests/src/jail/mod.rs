@@ -18,7 +18,7 @@ pub fn tine_jailer() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| match std::env::var_os("TINE_JAILER_BIN") {
         Some(path) => path.into(),
-        None => build("tine-jailer", "tine-jailer"),
+        None => build("tine-jailer"),
     })
 }
 
@@ -85,7 +85,7 @@ pub fn many_mounts(dir: &Path, count: usize) {
 pub fn suites(names: &[&str], program: &Path, without: &[&str]) -> Output {
     private_mounts();
     let mut command = Command::new(env!("CARGO"));
-    command.args(["test", "--quiet", "-p", "tine-tests"]);
+    command.args(["test", "--quiet", "--workspace"]);
     if !cfg!(debug_assertions) {
         command.arg("--release");
     }
