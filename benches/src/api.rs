@@ -16,13 +16,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::{Value, json};
 
+use crate::arrivals::Arrivals;
 use crate::contestant::Contestant;
 use crate::guest::SIGN;
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Between looks for a new process's socket: small against what is measured.
+/// Between looks at a socket that is there and not listened to yet: the next call of its process.
 const LOOK: Duration = Duration::from_micros(50);
+/// Between looks whether a process is still there that has no socket.
+const LIVES: Duration = Duration::from_millis(50);
 
 /// Whose API it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +89,7 @@ impl Program {
         let null = std::fs::File::open("/dev/null").context("cannot open /dev/null")?;
         let stderr = std::fs::File::create(dir.join("stderr")).context("cannot write a file")?;
         command.stdin(null).stdout(stdout).stderr(stderr);
+        let arrivals = Arrivals::of(dir)?;
         let started = Instant::now();
         let child = command
             .spawn()
@@ -99,7 +103,7 @@ impl Program {
             stream: None,
             stderr: dir.join("stderr"),
         };
-        process.connect(&socket)?;
+        process.connect(&socket, &arrivals)?;
         Ok(process)
     }
 
@@ -189,9 +193,14 @@ impl Process {
         bail!(self.complaint("it has no vCPU"))
     }
 
-    fn connect(&mut self, socket: &Path) -> anyhow::Result<()> {
+    fn connect(&mut self, socket: &Path, arrivals: &Arrivals) -> anyhow::Result<()> {
         let deadline = self.started + PATIENCE;
+        let mut there = false;
         loop {
+            match there {
+                true => sleep(LOOK),
+                false => there = arrivals.wait(LIVES)?,
+            }
             match UnixStream::connect(socket) {
                 Ok(stream) => {
                     self.connected = Instant::now();
@@ -199,11 +208,8 @@ impl Process {
                     self.stream = Some(stream);
                     return Ok(());
                 }
-                Err(err)
-                    if matches!(
-                        err.kind(),
-                        ErrorKind::NotFound | ErrorKind::ConnectionRefused
-                    ) => {}
+                Err(err) if err.kind() == ErrorKind::NotFound => there = false,
+                Err(err) if err.kind() == ErrorKind::ConnectionRefused => {}
                 Err(err) => return Err(err).context("cannot connect to a monitor's socket"),
             }
             if let Some(status) = self.child.try_wait()? {
@@ -212,7 +218,6 @@ impl Process {
             if Instant::now() > deadline {
                 bail!(self.complaint("it opens no socket"));
             }
-            sleep(LOOK);
         }
     }
 

@@ -6,6 +6,7 @@
 //! NOTES.md, with figures.
 
 mod api;
+mod arrivals;
 mod cli;
 mod compare;
 mod contestant;

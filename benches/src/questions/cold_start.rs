@@ -25,7 +25,7 @@ pub const QUESTION: Question = Question {
 const ABOUT: &str = "A process is started for a guest that writes one byte to COM1 and resets the \
     machine: 1 vCPU, 128 MiB. Times run from just before the process is started, to the byte on \
     the monitor's standard output and to the end of its process. The parts are those of the same start \
-    through the socket of an API, seen by its client, which looks for the socket every 50 us and \
+    through the socket of an API, seen by its client, which is told of the socket by inotify and \
     makes one request after the other; neither has system call filters there.";
 
 /// Rounds when nobody says otherwise: a p95 is the second largest value then.

@@ -17,7 +17,7 @@ pub const QUESTION: Question = Question {
     answer,
 };
 
-const ABOUT: &str = "A process is started with a socket for its API, which is looked for every 50 us. \
+const ABOUT: &str = "A process is started with a socket for its API, of which inotify tells. \
     On the first connection one request is made, `GET /` of each, and then a thousand more one after the \
     other: `GET /v1/machine` of Tine, `GET /` of Firecracker, no machine configured. The first answer's \
     time runs from just before the process is started.";
