@@ -2,7 +2,7 @@
 //! is wrong at one end harms nobody at the other.
 
 use std::fs::{self, File};
-use std::io::{IoSlice, Write};
+use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -109,6 +109,48 @@ fn copies_do_not_wait_for_ever() {
         assert!(refused.contains(&format!("`{field}`")), "{refused}");
     }
     vmm.goes_on();
+}
+
+/// How long the process of a machine that was deleted takes to end.
+fn end_of(mut vmm: Vmm) -> Duration {
+    let start = Instant::now();
+    vmm.request("DELETE", "/v1/machine", None).expect(202);
+    assert_eq!(vmm.wait().code(), Some(0));
+    start.elapsed()
+}
+
+#[test]
+fn a_machine_that_is_deleted_waits_for_nobody_who_may_come() {
+    let vmm = Vmm::running("counting");
+    let sockets = [fork(&vmm, 3), fork(&vmm, 2)];
+    // One has come, and another one is still to.
+    let (copy, answer) = take(&sockets[1]);
+    answer.expect(204);
+    let took = end_of(vmm);
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    copy.goes_on();
+    for socket in sockets {
+        assert!(!socket.exists());
+    }
+}
+
+#[test]
+fn nor_long_for_those_who_have_come_and_stay() {
+    for all in [false, true] {
+        let vmm = Vmm::running("counting");
+        let socket = fork(&vmm, 3);
+        let comers = (0..if all { 3 } else { 2 }).map(|_| UnixStream::connect(&socket).unwrap());
+        let comers: Vec<_> = comers.collect();
+        for comer in &comers {
+            // It is served.
+            comer
+                .set_read_timeout(Some(Duration::from_secs(30)))
+                .unwrap();
+            assert_eq!((&*comer).read(&mut [0]).unwrap(), 1);
+        }
+        let took = end_of(vmm);
+        assert!(took < Duration::from_secs(8), "{took:?}");
+    }
 }
 
 #[test]

@@ -218,3 +218,31 @@ fn a_machine_keeps_nothing_of_copies_that_are_gone() {
     let said = fs::read(place.run().join("parent/console.log")).unwrap();
     assert_eq!(text(&said), "", "its guest");
 }
+
+#[test]
+fn a_machine_of_which_nobody_makes_copies_any_more_is_removed_at_once() {
+    let snapshot = Snapshot::take();
+    let place = &snapshot.place;
+    let mut random = Random::new();
+    snapshot.parent();
+    let start = Instant::now();
+    let output = snapshot.copies().wait_with_output().unwrap();
+    let whole = start.elapsed();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for round in 0..ROUNDS {
+        snapshot.kill_all();
+        for id in place.machines() {
+            place.ok(["rm", "-f", &id]);
+        }
+        assert_eq!(files(&place.run()).len(), 0, "before round {round}");
+        snapshot.parent();
+        let mut maker = snapshot.copies();
+        // Another moment each time; no event of it is waited for.
+        thread::sleep(random.within(whole));
+        maker.kill().unwrap();
+        maker.wait().unwrap();
+        // Of its own accord: one that has to be killed for it is named on standard error.
+        place.ok(["rm", "-f", "parent"]);
+    }
+    snapshot.kill_all();
+}

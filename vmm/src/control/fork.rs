@@ -5,17 +5,17 @@
 use std::fs;
 use std::io;
 use std::ops::ControlFlow;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{Shutdown, shutdown};
+use rustix::pipe::{PipeFlags, pipe_with};
 use tine_jailer::seccomp::Role;
 use tokio::sync::oneshot;
 
@@ -30,6 +30,9 @@ use crate::threads::Starter;
 
 /// How long those who have taken a copy may take to give its disks' files names.
 const NAMING: Duration = Duration::from_secs(10);
+/// And how long still when the machine is over: that takes each some milliseconds, and one that does
+/// not get there goes on with files that have no names.
+const LEAVING: Duration = Duration::from_secs(2);
 /// In messages.
 const ACTION: &str = "fork the machine";
 
@@ -62,30 +65,39 @@ pub(super) type ForkReply = oneshot::Sender<Result<Forked, Refusal>>;
 
 /// A socket where a captured machine is handed out; dropped, it is closed.
 pub(super) struct HandingOut {
-    /// Its thread's: with that one's end it is closed, also to those who have not been served.
-    listener: Weak<UnixListener>,
+    /// Nothing is ever said here: closed, it tells the thread to come to an end.
+    go_on: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl HandingOut {
     /// Serves `count` of those who connect, by a thread of its own.
     fn begin(mut socket: Socket, what: Ready, request: &ForkRequest) -> io::Result<Self> {
-        let served = Arc::new(socket.take_listener()?);
-        let listener = Arc::downgrade(&served);
+        let listener = socket.take_listener()?;
+        let (over, go_on) = pipe_with(PipeFlags::CLOEXEC)?;
         let (count, patience) = (request.count, request.patience);
         let serve = move || {
             let mut takers = Takers::default();
-            if let Err(err) = hand_out(&served, &what.hand_over, count, patience, &mut takers) {
+            let handed = hand_out(
+                &listener,
+                &over,
+                &what.hand_over,
+                count,
+                patience,
+                &mut takers,
+            );
+            if let Err(err) = handed {
                 logger::log(Level::Warning, format_args!("handing a fork out: {err}"));
             }
-            drop(served);
-            takers.wait();
+            // Also to those who have not been served.
+            drop(listener);
+            takers.wait(&over);
             drop((socket, what));
         };
         // By one that may do so: see the roles' rules.
         let thread = Starter::default().spawn("fork", Role::Fork, serve)?;
         Ok(Self {
-            listener,
+            go_on: Some(go_on),
             thread: Some(thread),
         })
     }
@@ -100,9 +112,7 @@ impl HandingOut {
 impl Drop for HandingOut {
     fn drop(&mut self) {
         // Its thread takes nobody in any more, and removes the socket and the directory.
-        if let Some(listener) = self.listener.upgrade() {
-            let _ = shutdown(&*listener, Shutdown::Both);
-        }
+        self.go_on = None;
         if let Some(thread) = self.thread.take() {
             // A panic has been reported by then.
             let _ = thread.join();
@@ -117,32 +127,56 @@ struct Takers(Vec<UnixStream>);
 
 impl Takers {
     fn add(&mut self, stream: UnixStream) {
-        self.0.retain(|taker| !has_closed(taker, Duration::ZERO));
+        // They have nothing to say: what comes is the end.
+        let now = Instant::now();
+        self.0
+            .retain(|taker| !poll_until(&[taker.as_fd()], now).is_ok_and(|[ended]| ended));
         self.0.push(stream);
     }
 
-    fn wait(self) {
-        let until = Instant::now() + NAMING;
+    /// Waits until all have closed theirs, within a time that is shorter when the machine is.
+    fn wait(self, over: &OwnedFd) {
+        let mut until = Instant::now() + NAMING;
+        let mut is_over = false;
         for taker in self.0 {
-            has_closed(&taker, until.saturating_duration_since(Instant::now()));
+            let taker = taker.as_fd();
+            if !is_over {
+                match poll_until(&[taker, over.as_fd()], until) {
+                    Ok([false, true]) => {
+                        is_over = true;
+                        until = until.min(Instant::now() + LEAVING);
+                    }
+                    _ => continue,
+                }
+            }
+            let _ = poll_until(&[taker], until);
         }
     }
 }
 
-/// Whether the other end closes a connection, on which it has nothing to say, within a time.
-fn has_closed(stream: &UnixStream, limit: Duration) -> bool {
-    let limit = Timespec {
-        tv_sec: limit.as_secs() as i64,
-        tv_nsec: i64::from(limit.subsec_nanos()),
-    };
-    let mut polled = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
-    poll(&mut polled, Some(&limit)).is_ok_and(|count| count > 0)
+/// Waits until something comes, or the other end is closed, at one of these, and says at which; at none
+/// where the time is up.
+fn poll_until<const N: usize>(fds: &[BorrowedFd<'_>; N], until: Instant) -> io::Result<[bool; N]> {
+    let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        match poll(&mut polled, Some(&left)) {
+            Ok(_) => return Ok(polled.map(|fd| !fd.revents().is_empty())),
+            Err(Errno::INTR) => {}
+            Err(err) => return Err(err.into()),
+        }
+    }
 }
 
-/// Takes connections until all copies are taken, nobody has taken one for a time, or the socket is shut
-/// down.
+/// Takes connections until all copies are taken, nobody has taken one for a time, or the machine is
+/// over.
 fn hand_out(
     listener: &UnixListener,
+    over: &OwnedFd,
     what: &HandOver,
     count: u32,
     patience: Duration,
@@ -151,26 +185,16 @@ fn hand_out(
     let mut left = count;
     let mut until = Instant::now() + patience;
     while left > 0 {
-        let wait = until.saturating_duration_since(Instant::now());
         // Also while there is always one more who comes, and goes before it is served.
-        if wait.is_zero() {
+        if until <= Instant::now() {
             return Ok(());
         }
-        let wait = Timespec {
-            tv_sec: wait.as_secs() as i64,
-            tv_nsec: i64::from(wait.subsec_nanos()),
-        };
-        let mut polled = [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
-        match poll(&mut polled, Some(&wait)) {
-            Ok(0) => return Ok(()),
-            Ok(_) => {}
-            Err(Errno::INTR) => continue,
-            Err(err) => return Err(err.into()),
+        let [comes, is_over] = poll_until(&[listener.as_fd(), over.as_fd()], until)?;
+        if is_over || !comes {
+            return Ok(());
         }
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
-            // It was shut down.
-            Err(err) if err.kind() == io::ErrorKind::InvalidInput => return Ok(()),
             // Whoever came has gone again.
             Err(err) if err.kind() == io::ErrorKind::WouldBlock => continue,
             Err(err) if err.kind() == io::ErrorKind::ConnectionAborted => continue,
