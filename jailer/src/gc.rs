@@ -60,7 +60,10 @@ pub fn collect(base: &Path, dry_run: bool) -> Result<Collected, JailError> {
             continue;
         }
         for id in names(above.as_fd()) {
-            collect_one(&proc, &above_path, &id, own, dry_run, &mut all)?;
+            // One that cannot be told of is in no other's way.
+            if let Err(err) = collect_one(&proc, &above_path, &id, own, dry_run, &mut all) {
+                all.left.push((above_path.join(&id), err.to_string()));
+            }
         }
         if !dry_run {
             // Goes when it is empty.
@@ -266,4 +269,47 @@ pub(crate) fn remove(claim: &Claim) -> Option<PathBuf> {
         let _ = unlinkat(&claim.above, &claim.name, AtFlags::REMOVEDIR);
     }
     in_use
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use rustix::fs::{CWD, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_file_in_the_place_of_notes_holds_nothing_up() {
+        let base = tempfile::tempdir().unwrap();
+        let jail = |id: &str| {
+            let dir = base.path().join("program").join(id);
+            fs::create_dir_all(&dir).unwrap();
+            dir
+        };
+        mknodat(CWD, jail("a").join(FILE), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        fs::create_dir(jail("b").join(FILE)).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", jail("c").join(FILE)).unwrap();
+        fs::write(jail("d").join(FILE), "").unwrap();
+        let (tell, hear) = mpsc::channel();
+        let place = base.path().to_owned();
+        // Left behind where it waits.
+        std::thread::spawn(move || tell.send(collect(&place, true)));
+        let all = hear.recv_timeout(Duration::from_secs(10));
+        let all = all.expect("nobody is waited for").unwrap();
+        assert_eq!(all.removed, [jail("d")]);
+        let mut left = all.left;
+        left.sort();
+        let wanted = [
+            ("a", "a FIFO"),
+            ("b", "a directory"),
+            ("c", "a symbolic link"),
+        ];
+        assert_eq!(left.len(), wanted.len(), "{left:?}");
+        for ((path, why), (id, what)) in left.iter().zip(wanted) {
+            assert_eq!(*path, jail(id));
+            assert!(why.contains(what), "{why}");
+        }
+    }
 }

@@ -16,10 +16,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Mode, OFlags, ResolveFlags, flock, fstat, mkdirat, openat,
-    openat2, statat,
-};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, fstat, mkdirat, statat};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -27,8 +24,8 @@ use rustix::thread::{CpuSet, UnshareFlags, sched_getaffinity, sched_setaffinity}
 
 use crate::error::{JailError, failed};
 use crate::namespace::{device_tree, enter_new_root, leave_old_root, unshare_mounts};
-use crate::paths;
 use crate::sys::{self, MountFlags, mount_flags};
+use crate::{files, paths};
 
 /// Where both are kept.
 pub const KEPT: &str = "/run/tine-jailer";
@@ -63,9 +60,8 @@ impl Kept {
         paths::check_private(dir.as_fd(), Path::new(KEPT), 0).ok()?;
         // Never the one that the caller is in, whatever has been put there.
         let open = |name, own, kind| {
-            let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
-            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            let fd = openat2(&dir, name, flags, Mode::empty(), resolve).ok()?;
+            let file = files::open_at(&dir, name, OFlags::RDONLY, Mode::empty());
+            let fd = OwnedFd::from(file.ok()?);
             let other = statat(CWD, own, AtFlags::empty()).ok()?.st_ino != fstat(&fd).ok()?.st_ino;
             (other && sys::is_namespace(fd.as_fd(), kind)).then_some(fd)
         };
@@ -125,8 +121,8 @@ fn is_invalid(err: &std::io::Error) -> bool {
 fn make_files() -> Result<(), JailError> {
     for name in [MOUNTS, NETWORK] {
         let path = format!("{KEPT}/{name}");
-        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        openat(CWD, &path, flags, Mode::RUSR).map_err(failed(format!("make the file {path}")))?;
+        let made = files::open_at(CWD, &path, OFlags::CREATE | OFlags::WRONLY, Mode::RUSR);
+        made.map_err(failed(format!("make the file {path}")))?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ mod capabilities;
 pub mod cgroup;
 mod config;
 mod error;
+pub mod files;
 mod gc;
 mod host;
 mod identity;

@@ -4,7 +4,7 @@
 //! A copy of the calling process goes into the machine's mounts, and ends there. Of what is in the jail
 //! it follows nothing: no component of a path there may be a link.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::namespace::attach;
 use crate::owners::Owners;
 use crate::proc_fs::{Life, Proc};
 use crate::state::{Claim, FILE, ROOT, Taken};
-use crate::{paths, root, sys};
+use crate::{files, paths, root, sys};
 
 /// The jail of a machine that runs.
 pub struct Inhabited {
@@ -103,7 +103,8 @@ impl Inhabited {
             Ok(notes.collect())
         })?;
         let file = self.dir.join(FILE);
-        let noted = OpenOptions::new().append(true).open(&file);
+        let flags = OFlags::WRONLY | OFlags::APPEND;
+        let noted = files::open_at(CWD, &file, flags, Mode::empty());
         let noted = noted.and_then(|mut file| file.write_all(made.as_bytes()));
         noted.map_err(failed(format!("write {}", file.display())))
     }

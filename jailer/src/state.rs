@@ -4,16 +4,16 @@
 //! holds a lock or a descriptor for it. While a jail is made or removed, its directory is locked.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::error::{JailError, failed};
-use crate::paths;
 use crate::proc_fs::{Identity, Life, Proc};
+use crate::{files, paths};
 
 /// The file's name.
 pub(crate) const FILE: &str = "jail";
@@ -137,13 +137,13 @@ impl Claim {
         if !paths::is_still(above.as_fd(), name, dir.as_fd()) {
             return Ok(Taken::Gone);
         }
-        let mut flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        if create {
-            flags |= OFlags::CREATE;
-        }
-        let file = match openat(&dir, FILE, flags, Mode::RUSR | Mode::WUSR) {
-            Err(Errno::NOENT) => return Ok(Taken::Gone),
-            other => File::from(other.map_err(failed(format!("open the state of {name}")))?),
+        let flags = match create {
+            true => OFlags::RDWR | OFlags::CREATE,
+            false => OFlags::RDWR,
+        };
+        let file = match files::open_at(&dir, FILE, flags, Mode::RUSR | Mode::WUSR) {
+            Err(err) if err.kind() == ErrorKind::NotFound => return Ok(Taken::Gone),
+            other => other.map_err(failed(format!("open the state of {name}")))?,
         };
         let mut text = String::new();
         // What is no text was not written by us: nothing can be known from it.
