@@ -2,11 +2,12 @@
 //! `tine-vmm` and bare-metal guests, which have no agent.
 
 use std::io::Read;
+use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use serde_json::Value;
 use tine_tests::cli::{Place, eventually, read_until, signal, with_vmm};
-use tine_tests::{guest, text};
+use tine_tests::{guest, host, text, tine};
 
 fn place() -> Place {
     with_vmm();
@@ -112,6 +113,34 @@ fn a_machine_whose_process_is_killed_is_dead_and_can_be_removed() {
     assert_eq!(place.ok(["logs", "victim"]), "A");
     place.ok(["inspect", "victim"]);
     place.ok(["rm", "victim"]);
+    assert_eq!(list(&place, &["-a"]), []);
+}
+
+/// A machine's process can put anything into its directory.
+#[test]
+fn what_a_machine_puts_in_the_place_of_its_files_is_neither_followed_nor_waited_for() {
+    // Where it waits it ends with status 124.
+    let words = ["timeout".into(), "30".into(), tine().into()];
+    let place = place().launched_by(words.to_vec());
+    let dir = place.run().join("bad");
+    std::fs::create_dir(&dir).unwrap();
+    let secret = place.path("secret");
+    std::fs::write(&secret, "nobody's business\n").unwrap();
+    symlink(&secret, dir.join("console.log")).unwrap();
+    let refused = place.fails(1, ["logs", "bad"]);
+    assert!(refused.contains("a symbolic link"), "{refused}");
+    std::fs::remove_file(dir.join("console.log")).unwrap();
+    for file in ["console.log", "usage.jsonl", "machine.json", "deleted.json"] {
+        host(&["mkfifo", dir.join(file).to_str().unwrap()]);
+    }
+    let dead = [("bad".to_owned(), "dead".to_owned())];
+    assert_eq!(list(&place, &[]), dead);
+    for command in ["logs", "start"] {
+        let refused = place.fails(1, [command, "bad"]);
+        assert!(refused.contains("a FIFO"), "{refused}");
+    }
+    place.ok(["inspect", "bad"]);
+    place.ok(["gc"]);
     assert_eq!(list(&place, &["-a"]), []);
 }
 

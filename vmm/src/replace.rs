@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::CWD;
+use tine_jailer::files;
 
 /// Whether a path, which is followed no further, names an open file or directory.
 pub fn is_named(path: &Path, open: &File) -> bool {
@@ -23,7 +24,7 @@ pub fn is_named(path: &Path, open: &File) -> bool {
 /// Those of the operating system. The earlier file is then as it was, or already replaced.
 pub fn replace(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let temporary = dir.join(format!(".{name}.new"));
-    let mut file = File::create(&temporary)?;
+    let mut file = files::create(&temporary)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     rustix::fs::renameat(CWD, &temporary, CWD, dir.join(name))?;

@@ -1,9 +1,11 @@
 //! This program once more, in the background: a process of its own, which stays when this one ends.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+use tine_jailer::files;
 
 use super::failure::Failure;
 use super::output;
@@ -24,7 +26,7 @@ pub fn start(words: &[&str], log: &Path) -> Result<String, Failure> {
     let failed = |err: std::io::Error| {
         Failure::new(format!("cannot start a process in the background: {err}"))
     };
-    let messages = File::create(log).map_err(failed)?;
+    let messages = files::create(log).map_err(failed)?;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.args(words).current_dir("/").stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(messages);

@@ -7,16 +7,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
-use tine::replace::is_named;
-
 use tine::launch::Pidfd;
+use tine::replace::is_named;
+use tine_jailer::files;
 
 /// How long a process that was killed may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The lock of a directory whose maker is gone, to remove it under; `None` while there is one.
 pub fn own(dir: &Path) -> Option<File> {
-    let lock = File::open(dir).ok()?;
+    let lock = files::open_dir(dir).ok()?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
     is_named(dir, &lock).then_some(lock)
 }

@@ -5,6 +5,8 @@ use std::io::{self, IsTerminal, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
 
+use tine_jailer::files;
+
 use super::failure::Failure;
 use super::output::Sink;
 use super::rundir::{self, CONSOLE};
@@ -41,7 +43,8 @@ pub async fn logs(args: Args) -> Result<u8, Failure> {
     let dir = rundir::find(&args.id)?;
     let mut signals = Signals::watch()?;
     let id = &args.id;
-    let mut file = File::open(dir.join(CONSOLE)).map_err(|err| match err.kind() {
+    // The machine can put anything there, and what root can read may not be the caller's to see.
+    let mut file = files::open(&dir.join(CONSOLE)).map_err(|err| match err.kind() {
         io::ErrorKind::NotFound => Failure::new(format!(
             "machine {id} keeps no console here: it was started with --console, or is not \
              started yet"

@@ -1,12 +1,12 @@
 //! What is known of the machines of this user, those whose process has gone included.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use tine::client::{Error, Machine, Status};
+use tine_jailer::files;
 
 use super::failure::Failure;
 use super::rundir::{self, SOCKET};
@@ -77,7 +77,7 @@ impl Known {
             return;
         }
         self.state = "dead".to_owned();
-        let last = tine::usage::read(&self.run_dir).unwrap_or_default().pop();
+        let last = tine::usage::last(&self.run_dir).ok().flatten();
         let Some(last) = last else { return };
         self.since = Some(last.at);
         if matches!(last.event.as_str(), "ended" | "failed" | "deleted") {
@@ -89,7 +89,7 @@ impl Known {
 
 /// Whether a `tine run -d` is at work in the directory.
 pub fn is_being_made(dir: &Path) -> bool {
-    let Ok(dir) = File::open(dir) else {
+    let Ok(dir) = files::open_dir(dir) else {
         return false;
     };
     flock(&dir, FlockOperation::NonBlockingLockExclusive).is_err()

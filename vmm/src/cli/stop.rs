@@ -1,6 +1,5 @@
 //! `tine stop` and `tine start`: a machine whose disks are there next week.
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use tine::client::Machine;
 use tine::control::record;
 use tine::image::Image;
 use tine_guest_agent::status::ShutdownRequest;
+use tine_jailer::files;
 
 use super::failure::Failure;
 use super::process::Process;
@@ -114,7 +114,7 @@ fn read(id: &str, dir: &Path) -> Result<Value, Failure> {
             path.display()
         ))
     };
-    let bytes = fs::read(&path).map_err(|err| failed(&err))?;
+    let bytes = files::read(&path, record::MAX_LEN).map_err(|err| failed(&err))?;
     let mut config: Value = serde_json::from_slice(&bytes).map_err(|err| failed(&err))?;
     if config["kernel"].is_null() {
         let image = Image::built().map_err(|err| failed(&err))?;

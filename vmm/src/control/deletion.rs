@@ -11,12 +11,15 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use tine_devices::bus::lock;
+use tine_jailer::files;
 
 use crate::clock::rfc3339;
 use crate::replace::replace;
 
 /// Name of the file in the run directory.
 pub const FILE: &str = "deleted.json";
+/// In bytes; more is none of ours.
+const MAX_LEN: u64 = 4 << 10;
 
 /// When a deletion was accepted, and when it was done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,7 +101,7 @@ impl Deletion {
 }
 
 fn read(path: &Path) -> io::Result<Option<Times>> {
-    match std::fs::read(path) {
+    match files::read(path, MAX_LEN) {
         Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(err) => Err(err),

@@ -10,6 +10,8 @@ use crate::replace::replace;
 
 /// The record's name.
 pub const FILE: &str = "machine.json";
+/// Longer than one is, in bytes: a machine of as many drives and layers as there can be.
+pub const MAX_LEN: u64 = 16 << 20;
 
 /// Writes the record into `dir`, in the place of an earlier one.
 ///

@@ -72,7 +72,7 @@ pub(super) fn finish(
     if times.released_at.is_some() && recorded(dir) {
         return Ok(Some(times));
     }
-    let last = usage::read(dir).unwrap_or_default().pop();
+    let last = usage::last(dir).ok().flatten();
     let figures = last.map_or_else(Figures::default, |record| record.usage);
     let times = deletion.release().map_err(failed)?;
     let mut recorder = Recorder::open(Some(dir))?;
@@ -82,7 +82,7 @@ pub(super) fn finish(
 
 /// Whether the last record tells of the release.
 fn recorded(dir: &Path) -> bool {
-    let last = usage::read(dir).unwrap_or_default().pop();
+    let last = usage::last(dir).ok().flatten();
     let deletion = last.and_then(|record| record.deletion);
     deletion.is_some_and(|times| times.released_at.is_some())
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
-use tine_jailer::Inhabited;
+use tine_jailer::{Inhabited, files};
 
 use super::bind;
 use super::start::base;
@@ -75,7 +75,7 @@ impl Stage {
             }
             let flags = RenameFlags::NOREPLACE;
             renameat_with(CWD, self.path(), CWD, &self.target, flags)?;
-            File::open(self.target.parent().unwrap_or(Path::new("/")))?.sync_all()
+            files::open_dir(self.target.parent().unwrap_or(Path::new("/")))?.sync_all()
         };
         let done = put();
         done.map_err(|err| Failure::new(format!("cannot make {}: {err}", self.target.display())))
@@ -102,7 +102,7 @@ fn make(dir: &Path) -> io::Result<File> {
         }
         made => made?,
     }
-    let lock = File::open(dir)?;
+    let lock = files::open_dir(dir)?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
     Ok(lock)
 }

@@ -1,8 +1,9 @@
 //! The end of a pool's machines, wherever on their way they are.
 
-use std::fs::{self, File};
+use std::fs;
 
 use rustix::fs::{FlockOperation, flock};
+use tine_jailer::files;
 
 use super::place::{Keeping, Marker, Pool, Stage};
 use crate::cli::failure::Failure;
@@ -56,7 +57,7 @@ impl Pool {
 /// Ends a machine, whatever there is of it.
 pub async fn end(marker: &Marker) -> Result<(), Failure> {
     let dir = rundir::root()?.join(&marker.id);
-    if let Ok(lock) = File::open(&dir) {
+    if let Ok(lock) = files::open_dir(&dir) {
         // Held by who makes it, and past its end by a child that has not become a `tine-vmm` yet.
         let _ = flock(&lock, FlockOperation::LockExclusive);
     }

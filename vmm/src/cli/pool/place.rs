@@ -19,9 +19,10 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock};
 use serde::{Deserialize, Serialize};
 use tine::replace::is_named;
+use tine_jailer::files;
 
 use crate::cli::failure::Failure;
 use crate::cli::rundir;
@@ -141,7 +142,7 @@ impl Pool {
 
     /// Takes the pool's lock; `None` while another process has it, or where there is no pool.
     pub fn keep(&self) -> Option<Keeping> {
-        let lock = File::open(&self.dir).ok()?;
+        let lock = files::open_dir(&self.dir).ok()?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
         is_named(&self.dir, &lock).then_some(Keeping(lock))
     }
@@ -268,7 +269,11 @@ impl Claimed {
 
 /// Opens a machine's file with its lock; `None` where another process has it, or it is not there.
 fn open(path: &Path, write: bool) -> Result<Option<File>, Failure> {
-    let file = match File::options().read(true).write(write).open(path) {
+    let flags = match write {
+        true => OFlags::RDWR,
+        false => OFlags::RDONLY,
+    };
+    let file = match files::open_at(CWD, path, flags, Mode::empty()) {
         Ok(file) => file,
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(err) => return Err(store::failed("open", path, &err)),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
+use tine_jailer::files;
 
 use super::record::Version;
 use super::store::{self, Locked, SNAPSHOT, Store, VERSION, failed, sync};
@@ -40,7 +41,7 @@ impl Store {
         let dir = self.root.join(format!("{BUILDING}{id}"));
         let made = DirBuilder::new().mode(0o700).create(&dir);
         made.map_err(|err| failed("make", &dir, &err))?;
-        let lock = File::open(&dir).map_err(|err| failed("open", &dir, &err))?;
+        let lock = files::open_dir(&dir).map_err(|err| failed("open", &dir, &err))?;
         // Nobody else has it: who clears has the store's lock.
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|err| failed("lock", &dir, &err.into()))?;

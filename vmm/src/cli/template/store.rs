@@ -16,12 +16,13 @@
 //! files are there for as long as somebody has them, with or without a name.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::de::DeserializeOwned;
+use tine_jailer::files;
 
 use super::record::{Active, Version};
 use crate::cli::failure::Failure;
@@ -72,7 +73,7 @@ impl Store {
             made.map_err(|err| failed("make", root, &err))?;
         }
         check_private(root)?;
-        let lock = File::open(root).map_err(|err| failed("open", root, &err))?;
+        let lock = files::open_dir(root).map_err(|err| failed("open", root, &err))?;
         flock(&lock, FlockOperation::LockExclusive)
             .map_err(|err| failed("lock", root, &err.into()))?;
         Ok(Locked(lock))
@@ -214,7 +215,7 @@ pub fn entries(dir: &Path) -> Result<Vec<String>, Failure> {
 
 /// Writes a record, durably.
 pub fn write(path: &Path, record: &impl serde::Serialize) -> io::Result<()> {
-    let mut file = File::create(path)?;
+    let mut file = files::create(path)?;
     serde_json::to_writer_pretty(&mut file, record)?;
     file.write_all(b"\n")?;
     file.sync_all()
@@ -222,22 +223,16 @@ pub fn write(path: &Path, record: &impl serde::Serialize) -> io::Result<()> {
 
 /// Reads a record; `None` where there is none.
 pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(err) => return Err(err),
-    };
-    let mut bytes = Vec::new();
-    file.take(MAX_RECORD + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_RECORD {
-        return Err(io::Error::other("it is longer than 1 MiB"));
+    match files::read(path, MAX_RECORD) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(err) => Err(err),
     }
-    Ok(Some(serde_json::from_slice(&bytes)?))
 }
 
 /// Makes names in a directory durable.
 pub fn sync(dir: &Path) -> Result<(), Failure> {
-    let synced = File::open(dir).and_then(|dir| dir.sync_all());
+    let synced = files::open_dir(dir).and_then(|dir| dir.sync_all());
     synced.map_err(|err| failed("sync", dir, &err))
 }
 

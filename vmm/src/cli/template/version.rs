@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use tine::replace::is_named;
+use tine_jailer::files;
 
 use super::record::{Named, Version};
 use super::store::{SNAPSHOT, Store, check_private, failed};
@@ -133,7 +134,7 @@ impl super::store::Template {
 /// Waits for the lock of a version's directory. `None` where there is none, or was none any more
 /// when the lock was had.
 fn hold(dir: &Path, how: FlockOperation) -> Result<Option<File>, Failure> {
-    let Ok(lock) = File::open(dir) else {
+    let Ok(lock) = files::open_dir(dir) else {
         return Ok(None);
     };
     flock(&lock, how).map_err(|err| failed("lock", dir, &err.into()))?;
