@@ -1,19 +1,11 @@
 //! `tine fork`: copies of a machine that runs.
 
-use std::time::Duration;
-
 use serde_json::json;
-use tine::snapshot::Loaded;
+use tine::launch::Handed;
 
 use super::copies::{self, Options, Origin};
 use super::failure::Failure;
 use super::{jail, parse, process, rundir};
-
-/// How much longer than a copy may take to be running the image waits for the next one to come; it is
-/// let go of after that if this process is killed.
-const MARGIN: Duration = Duration::from_secs(30);
-/// The longest that a machine lets it wait.
-const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Make copies of a machine that runs, with all its processes, and print their ids
 #[derive(clap::Args)]
@@ -61,25 +53,20 @@ pub async fn fork(args: Args) -> Result<u8, Failure> {
     copies::check_room(args.options.count)?;
     let mut files = args.jail.files()?;
     let patience = args.options.timeout.unwrap_or(process::PATIENCE);
-    let patience = patience.saturating_add(MARGIN).min(LONGEST);
-    let forked = machine.fork(args.options.count, patience).await;
-    let forked = forked.map_err(failed)?;
+    let handed = Handed::out(&machine, args.options.count, patience).await;
+    let handed = handed.map_err(failed)?;
     if let Some(files) = &mut files {
         // By its name: what it is there for ends with it.
-        files.show(&forked.socket, true)?;
+        files.show(handed.socket(), true)?;
     }
     let origin = Origin {
-        layers: forked.layers,
+        layers: handed.layers().map(Into::into),
         files,
-        request: json!({ "fork": forked.socket }),
+        request: json!({ "fork": handed.socket() }),
         agent,
         env: args.env,
     };
     let made = copies::make(&args.options, origin).await;
-    // What some did not take, nobody will: the machine need not keep it.
-    let left = 0..args.options.count;
-    let _ = left
-        .map_while(|_| Loaded::receive(&forked.socket).ok())
-        .count();
+    drop(handed);
     copies::print(&made?, args.options.json)
 }

@@ -3,25 +3,18 @@
 
 use std::collections::HashSet;
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::{LaunchError, Launched, Launcher, NewMachine, check_room, launched};
+use super::{Handed, LaunchError, Launched, Launcher, NewMachine, check_room, launched};
 use crate::client::Machine;
-use crate::snapshot::Loaded;
 
 /// Machines on their way up at a time, for each processor: while one waits, another one works. More
 /// would not make the last one earlier, and the first ones later.
 const FOR_EACH_CPU: usize = 2;
-/// How much longer than a copy may take to be running the image waits for the next one to come; it is
-/// let go of after that if this process is killed.
-const MARGIN: Duration = Duration::from_secs(30);
-/// The longest that a machine lets it wait.
-const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Machines on their way up at a time.
 pub fn at_a_time() -> usize {
@@ -45,15 +38,12 @@ impl Launcher {
         copies: Vec<NewMachine>,
     ) -> Result<Vec<Result<Launched, LaunchError>>, LaunchError> {
         let count = self.check(&copies)?;
-        let patience = self.patience.saturating_add(MARGIN).min(LONGEST);
-        let forked = machine.fork(count, patience).await;
-        let forked = forked.map_err(|err| LaunchError::Machine {
+        let handed = Handed::out(machine, count, self.patience).await;
+        let handed = handed.map_err(|err| LaunchError::Machine {
             id: machine.socket().display().to_string(),
             source: Box::new(err),
         })?;
-        // What some do not take, nobody will: the machine need not keep it.
-        let _left = Left(forked.socket.clone(), count);
-        Ok(self.all("fork", &forked.socket, copies).await)
+        Ok(self.all("fork", handed.socket(), copies).await)
     }
 
     /// Makes as many machines of the full snapshot in the directory `snapshot`. What became of each is told
@@ -108,15 +98,5 @@ impl Launcher {
         let mut all = set.join_all().await;
         all.sort_by_key(|(place, _)| *place);
         all.into_iter().map(|(_, result)| result).collect()
-    }
-}
-
-/// The socket of a fork, with what may be left to take there. Dropped, it is taken.
-struct Left(PathBuf, u32);
-
-impl Drop for Left {
-    fn drop(&mut self) {
-        let left = 0..self.1;
-        let _ = left.map_while(|_| Loaded::receive(&self.0).ok()).count();
     }
 }

@@ -24,6 +24,7 @@
 //! # }
 //! ```
 
+mod handed;
 mod launched;
 mod limits;
 mod many;
@@ -37,6 +38,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+pub use self::handed::Handed;
 pub use self::launched::{CONSOLE, LOG, Launched, SOCKET, is_id};
 pub use self::limits::check_room;
 pub use self::many::at_a_time;
