@@ -1,11 +1,8 @@
 //! Taking a top back into the raw image that it lies over.
 
-use std::io;
 use std::ops::ControlFlow;
 
-use super::flatten::PIECE;
-use super::layer::io_error;
-use super::place::Place;
+use super::copy::copy_into;
 use super::{Chain, Format, Layer, LayerError};
 
 /// Writes everything that `top` has into `base`, which it lies over, and makes it durable. When
@@ -34,42 +31,5 @@ pub fn commit(
     if top.is_writable() || top.format() != Format::Qcow2 {
         return Err(top.unfit("only a frozen qcow2 layer can be taken back"));
     }
-    let path = base.path().to_owned();
-    let from = Chain::open_alone(top)?;
-    let mut to = Chain::open(vec![base])?;
-    let copied = copy(&from, &mut to, &mut progress).and_then(|()| to.sync());
-    copied.map_err(|source| io_error("write", &path, source))?;
-    let base = to.freeze()?.pop();
-    base.ok_or_else(|| io_error("write", &path, io::ErrorKind::NotFound.into()))
-}
-
-fn copy(
-    from: &Chain,
-    to: &mut Chain,
-    progress: &mut impl FnMut(u64) -> ControlFlow<()>,
-) -> io::Result<()> {
-    let size = from.virtual_size();
-    let mut buffer = vec![0; PIECE as usize];
-    let mut at = 0;
-    while at < size {
-        let (place, alike) = from.place(at, size - at)?;
-        let len = match place {
-            Place::Below => alike,
-            Place::Zero => {
-                to.write_zeroes(at, alike, true)?;
-                alike
-            }
-            Place::File(_) | Place::Packed => {
-                let piece = &mut buffer[..alike.min(PIECE) as usize];
-                from.read(piece, at)?;
-                to.write(piece, at)?;
-                piece.len() as u64
-            }
-        };
-        at += len;
-        if progress(at).is_break() {
-            return Err(io::Error::other("it was stopped"));
-        }
-    }
-    Ok(())
+    copy_into(&[Chain::open_alone(top)?], vec![base], size, &mut progress)
 }

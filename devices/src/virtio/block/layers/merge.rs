@@ -1,15 +1,13 @@
 //! One layer of several that lie over one another, for disks that have become deep: what is below
 //! and above stays as it is.
 
-use std::io;
 use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use super::copy::copy_into;
 use super::create::create;
-use super::flatten::PIECE;
 use super::layer::io_error;
-use super::place::Place;
 use super::{Backing, Chain, Format, Layer, LayerError};
 
 /// Which layers of a disk to make one of, so that it has no more than about `most`; `None` where it
@@ -73,70 +71,12 @@ pub fn merge(
     let from = layers.into_iter().rev().map(Chain::open_alone);
     let from = from.collect::<Result<Vec<_>, _>>()?;
     let made = create(path, size, Some(backing))?;
-    let merged = into(&from, lower, made, size, &mut progress);
+    // A cluster that is written in part has to have the rest of it from below.
+    let mut to = lower;
+    to.push(made);
+    let merged = copy_into(&from, to, size, &mut progress);
     if merged.is_err() {
         let _ = std::fs::remove_file(path);
     }
     merged
-}
-
-fn into(
-    from: &[Chain],
-    mut lower: Vec<Layer>,
-    made: Layer,
-    size: u64,
-    progress: &mut impl FnMut(u64) -> ControlFlow<()>,
-) -> Result<Layer, LayerError> {
-    let path = made.path().to_owned();
-    // A cluster that is written in part has to have the rest of it from below.
-    lower.push(made);
-    let mut to = Chain::open(lower)?;
-    let copied = copy(from, &mut to, size, progress).and_then(|()| to.sync());
-    copied.map_err(|source| io_error("write", &path, source))?;
-    let made = to.freeze()?.pop();
-    made.ok_or_else(|| io_error("write", &path, io::ErrorKind::NotFound.into()))
-}
-
-/// Copies what any of the layers has, given the topmost first.
-fn copy(
-    from: &[Chain],
-    to: &mut Chain,
-    size: u64,
-    progress: &mut impl FnMut(u64) -> ControlFlow<()>,
-) -> io::Result<()> {
-    let mut buffer = vec![0; PIECE as usize];
-    let mut at = 0;
-    while at < size {
-        let (has, len) = topmost(from, at, size - at)?;
-        let len = match has {
-            None => len,
-            Some((_, Place::Zero)) => {
-                to.write_zeroes(at, len, true)?;
-                len
-            }
-            Some((layer, _)) => {
-                let piece = &mut buffer[..len.min(PIECE) as usize];
-                layer.read(piece, at)?;
-                to.write(piece, at)?;
-                piece.len() as u64
-            }
-        };
-        at += len;
-        if progress(at).is_break() {
-            return Err(io::Error::other("it was stopped"));
-        }
-    }
-    Ok(())
-}
-
-/// Which layer has the start of a range, if any has, and how much of the range is alike.
-fn topmost(from: &[Chain], at: u64, mut len: u64) -> io::Result<(Option<(&Chain, Place)>, u64)> {
-    for layer in from {
-        let (place, alike) = layer.place(at, len)?;
-        len = alike;
-        if place != Place::Below {
-            return Ok((Some((layer, place)), len));
-        }
-    }
-    Ok((None, len))
 }

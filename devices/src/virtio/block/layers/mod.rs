@@ -13,6 +13,7 @@
 mod chain;
 mod check;
 mod commit;
+mod copy;
 mod create;
 mod error;
 mod flatten;
