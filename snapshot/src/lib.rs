@@ -14,6 +14,7 @@ mod copy;
 mod dir;
 mod error;
 mod flatten;
+mod header;
 mod id;
 pub mod manifest;
 mod memory;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::checksum::{Checksum, Summer};
 use crate::error::ReadError;
+use crate::header::{Kind, damaged, u16_at, u32_at, u64_at};
 use crate::id::Id;
 use crate::section::Section;
 
@@ -15,8 +16,12 @@ pub(crate) const MAX_SECTIONS: usize = 4096;
 /// A section's name and kind have at most so many bytes.
 pub(crate) const MAX_NAME: usize = 64;
 
-const MAGIC: [u8; 8] = *b"TINESTAT";
-const VERSION: u32 = 1;
+const KIND: Kind = Kind {
+    magic: *b"TINESTAT",
+    version: 1,
+    length: HEADER,
+    name: "the state of a Tine machine",
+};
 const HEADER: usize = 48;
 const SECTION: usize = 24;
 
@@ -66,8 +71,8 @@ pub fn encode(id: Id, sections: &[Section]) -> Result<Vec<u8>, String> {
         }
     }
     let total = bytes.len() as u64;
-    bytes[..8].copy_from_slice(&MAGIC);
-    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[..8].copy_from_slice(&KIND.magic);
+    bytes[8..12].copy_from_slice(&KIND.version.to_le_bytes());
     bytes[12..16].copy_from_slice(&(sections.len() as u32).to_le_bytes());
     bytes[16..24].copy_from_slice(&total.to_le_bytes());
     bytes[24..40].copy_from_slice(&id.0);
@@ -82,29 +87,13 @@ pub fn encode(id: Id, sections: &[Section]) -> Result<Vec<u8>, String> {
 ///
 /// When they are not as they were written.
 pub fn decode(path: &Path, bytes: &[u8]) -> Result<(Id, Vec<Section>), ReadError> {
-    let damaged = |part: String, reason: String| ReadError::Damaged {
-        path: path.to_owned(),
-        part,
-        reason,
-    };
-    let header = |reason: &str| damaged("header".to_owned(), reason.to_owned());
-    let mut rest = bytes;
-    let head = take(&mut rest, HEADER as u64).ok_or_else(|| header("the file ends within it"))?;
-    if head[..8] != MAGIC {
-        return Err(header("this is not the state of a Tine machine"));
-    }
-    let version = u32_at(head, 8);
-    if version > VERSION {
-        return Err(ReadError::Newer {
-            path: path.to_owned(),
-            found: version.into(),
-            known: VERSION,
-        });
-    }
+    let damaged = |part: String, reason: &str| damaged(path, part, reason);
+    let header = |reason: &str| damaged("header".to_owned(), reason);
+    let (head, mut rest) = KIND.split(path, bytes)?;
     if u64_at(head, 40) != Checksum::of(&head[..40]).0 {
         return Err(header("its checksum does not fit: it is damaged"));
     }
-    if version != VERSION {
+    if u32_at(head, 8) != KIND.version {
         return Err(header("there is no such version"));
     }
     let count = u32_at(head, 12) as usize;
@@ -118,28 +107,25 @@ pub fn decode(path: &Path, bytes: &[u8]) -> Result<(Id, Vec<Section>), ReadError
             Some(last) => format!("section {n}, behind {:?}", last.name),
             None => format!("section {n}"),
         };
-        let end = || "the file ends within it: it was cut off".to_owned();
-        let head = take(&mut rest, SECTION as u64).ok_or_else(|| damaged(unnamed(), end()))?;
+        let end = "the file ends within it: it was cut off";
+        let head = take(&mut rest, SECTION as u64).ok_or_else(|| damaged(unnamed(), end))?;
         let (name_len, kind_len) = (u16_at(head, 0), u16_at(head, 2));
         let lengths = [name_len, kind_len].map(usize::from);
         if lengths.iter().any(|len| !(1..=MAX_NAME).contains(len)) {
             return Err(damaged(
                 unnamed(),
-                "its name or kind has an impossible length".to_owned(),
+                "its name or kind has an impossible length",
             ));
         }
-        let name = take(&mut rest, name_len.into()).ok_or_else(|| damaged(unnamed(), end()))?;
+        let name = take(&mut rest, name_len.into()).ok_or_else(|| damaged(unnamed(), end))?;
         let named = || format!("section {:?}", String::from_utf8_lossy(name));
-        let kind = take(&mut rest, kind_len.into()).ok_or_else(|| damaged(named(), end()))?;
-        let payload = take(&mut rest, u64_at(head, 8)).ok_or_else(|| damaged(named(), end()))?;
+        let kind = take(&mut rest, kind_len.into()).ok_or_else(|| damaged(named(), end))?;
+        let payload = take(&mut rest, u64_at(head, 8)).ok_or_else(|| damaged(named(), end))?;
         if section_sum(&head[..16], name, kind, payload).0 != u64_at(head, 16) {
-            return Err(damaged(
-                named(),
-                "its checksum does not fit: it is damaged".to_owned(),
-            ));
+            return Err(damaged(named(), "its checksum does not fit: it is damaged"));
         }
         if u16_at(head, 6) != 0 || !is_name(name) || !is_name(kind) {
-            return Err(damaged(named(), "its head is not well formed".to_owned()));
+            return Err(damaged(named(), "its head is not well formed"));
         }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let section = Section {
@@ -149,14 +135,14 @@ pub fn decode(path: &Path, bytes: &[u8]) -> Result<(Id, Vec<Section>), ReadError
             payload: payload.to_vec(),
         };
         if sections.iter().any(|other| other.name == section.name) {
-            return Err(damaged(named(), "there is another of this name".to_owned()));
+            return Err(damaged(named(), "there is another of this name"));
         }
         sections.push(section);
     }
     if !rest.is_empty() || u64_at(head, 16) != bytes.len() as u64 {
         return Err(damaged(
             "end".to_owned(),
-            "there is more behind the last section".to_owned(),
+            "there is more behind the last section",
         ));
     }
     Ok((id, sections))
@@ -181,16 +167,4 @@ fn take<'a>(rest: &mut &'a [u8], len: u64) -> Option<&'a [u8]> {
     let (taken, behind) = rest.split_at_checked(usize::try_from(len).ok()?)?;
     *rest = behind;
     Some(taken)
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(bytes[at..at + 2].try_into().expect("2 bytes"))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }

@@ -5,13 +5,14 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
 use crate::checksum::{Checksum, Summer};
 use crate::dir::{io_error, read_bounded, require_regular};
 use crate::error::{ReadError, WriteError};
+use crate::header::{Kind, damaged, u32_at, u64_at};
 use crate::id::Id;
 use crate::manifest::MAX_MEMORY;
 use crate::memory::PAGE;
@@ -21,8 +22,12 @@ use crate::stat;
 /// Most ranges of a working set.
 pub const MAX_RANGES: usize = 1 << 16;
 
-const MAGIC: [u8; 8] = *b"TINEWSET";
-const VERSION: u32 = 1;
+const KIND: Kind = Kind {
+    magic: *b"TINEWSET",
+    version: 1,
+    length: HEADER,
+    name: "the working set of a snapshot",
+};
 const HEADER: usize = 48;
 const RANGE: usize = 8;
 const MAX_LEN: u64 = (HEADER + RANGE * MAX_RANGES) as u64;
@@ -88,8 +93,8 @@ impl WorkingSet {
 
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER + RANGE * self.ranges.len());
-        bytes.extend(MAGIC);
-        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(KIND.magic);
+        bytes.extend(KIND.version.to_le_bytes());
         bytes.extend((self.ranges.len() as u32).to_le_bytes());
         bytes.extend(self.size.to_le_bytes());
         bytes.extend(self.snapshot.0);
@@ -105,29 +110,16 @@ impl WorkingSet {
 
     fn decode(path: &Path, bytes: &[u8]) -> Result<Self, ReadError> {
         let header = |reason: &str| damaged(path, "header", reason);
-        let Some((head, body)) = bytes.split_at_checked(HEADER) else {
-            return Err(header("the file ends within it"));
-        };
-        if head[..8] != MAGIC {
-            return Err(header("this is not the working set of a snapshot"));
-        }
-        let version = word(head, 8);
-        if version > VERSION {
-            return Err(ReadError::Newer {
-                path: path.to_owned(),
-                found: version.into(),
-                known: VERSION,
-            });
-        }
-        if file_sum(bytes).0 != long(head, 40) {
+        let (head, body) = KIND.split(path, bytes)?;
+        if file_sum(bytes).0 != u64_at(head, 40) {
             return Err(damaged(
                 path,
                 "checksum",
                 "it does not fit the file: it is damaged",
             ));
         }
-        let (count, size) = (word(head, 12) as usize, long(head, 16));
-        if version != VERSION || count > MAX_RANGES || body.len() != RANGE * count {
+        let (count, size) = (u32_at(head, 12) as usize, u64_at(head, 16));
+        if u32_at(head, 8) != KIND.version || count > MAX_RANGES || body.len() != RANGE * count {
             return Err(header("it counts more or fewer ranges than the file has"));
         }
         if !(1..=MAX_MEMORY).contains(&size) || !size.is_multiple_of(PAGE) {
@@ -136,11 +128,11 @@ impl WorkingSet {
         let mut ranges = Vec::with_capacity(count);
         let mut at = 0;
         for (n, entry) in body.chunks_exact(RANGE).enumerate() {
-            let (first, pages) = (u64::from(word(entry, 0)), u64::from(word(entry, 4)));
+            let (first, pages) = (u64::from(u32_at(entry, 0)), u64::from(u32_at(entry, 4)));
             let range = first * PAGE..(first + pages) * PAGE;
             if pages == 0 || range.start < at || range.end > size {
                 let reason = "empty, not behind the one before it, or beyond the end of memory";
-                return Err(damaged(path, &format!("range {n}"), reason));
+                return Err(damaged(path, format!("range {n}"), reason));
             }
             at = range.end;
             ranges.push(range);
@@ -160,9 +152,9 @@ fn require_no_other(path: &Path) -> Result<(), WriteError> {
     let Ok(fd) = rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty()) else {
         return Ok(());
     };
-    let mut begins = [0; MAGIC.len()];
+    let mut begins = [0; 8];
     match rustix::io::pread(&fd, &mut begins, 0) {
-        Ok(read) if read > 0 && begins != MAGIC => Err(WriteError::Io {
+        Ok(read) if read > 0 && begins != KIND.magic => Err(WriteError::Io {
             action: "replace",
             path: path.to_owned(),
             source: std::io::Error::other("there is something else in it; choose another name"),
@@ -177,22 +169,6 @@ fn file_sum(bytes: &[u8]) -> Checksum {
     summer.update(&bytes[..HEADER - 8]);
     summer.update(&bytes[HEADER..]);
     summer.sum()
-}
-
-fn damaged(path: &Path, part: &str, reason: &str) -> ReadError {
-    ReadError::Damaged {
-        path: PathBuf::from(path),
-        part: part.to_owned(),
-        reason: reason.to_owned(),
-    }
-}
-
-fn word(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
-}
-
-fn long(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
 #[cfg(test)]

@@ -6,14 +6,19 @@ use std::path::Path;
 use super::{CHUNK_PAGES, PAGE};
 use crate::checksum::{Checksum, Summer};
 use crate::error::ReadError;
+use crate::header::{Kind, damaged, u32_at, u64_at};
 use crate::id::Id;
 use crate::manifest::MAX_MEMORY;
 
 /// An index is no longer than this: enough for 256 GiB of which every second page is used.
 pub(crate) const MAX_INDEX: u64 = 512 << 20;
 
-const MAGIC: [u8; 8] = *b"TINEMIDX";
-const VERSION: u32 = 1;
+const KIND: Kind = Kind {
+    magic: *b"TINEMIDX",
+    version: 1,
+    length: HEADER,
+    name: "the index of a memory layer",
+};
 const HEADER: usize = 64;
 const EXTENT: usize = 8;
 const SUM: usize = 8;
@@ -58,8 +63,8 @@ impl Index {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.encoded_len() as usize);
-        bytes.extend(MAGIC);
-        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(KIND.magic);
+        bytes.extend(KIND.version.to_le_bytes());
         bytes.extend((PAGE as u32).to_le_bytes());
         bytes.extend(self.size.to_le_bytes());
         bytes.extend(self.id.0);
@@ -83,43 +88,26 @@ impl Index {
 
     /// Reads an index and checks all of it: nothing in it is believed afterwards that is not so.
     pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Self, ReadError> {
-        let damaged = |part: &str, reason: &str| ReadError::Damaged {
-            path: path.to_owned(),
-            part: part.to_owned(),
-            reason: reason.to_owned(),
-        };
+        let damaged = |part: &str, reason: &str| damaged(path, part, reason);
         let header = |reason: &str| damaged("header", reason);
-        let Some((head, body)) = bytes.split_at_checked(HEADER) else {
-            return Err(header("the file ends within it"));
-        };
-        if head[..8] != MAGIC {
-            return Err(header("this is not the index of a memory layer"));
-        }
-        let version = word(head, 8);
-        if version > VERSION {
-            return Err(ReadError::Newer {
-                path: path.to_owned(),
-                found: version.into(),
-                known: VERSION,
-            });
-        }
-        let (count, sums) = (word(head, 44) as usize, word(head, 48) as usize);
+        let (head, body) = KIND.split(path, bytes)?;
+        let (count, sums) = (u32_at(head, 44) as usize, u32_at(head, 48) as usize);
         // 32-bit numbers times 8: no overflow.
         if body.len() != EXTENT * count + SUM * sums {
             return Err(header("it counts more or fewer entries than the file has"));
         }
-        if file_sum(bytes).0 != long(head, 56) {
+        if file_sum(bytes).0 != u64_at(head, 56) {
             return Err(damaged(
                 "checksum",
                 "it does not fit the file: it is damaged",
             ));
         }
-        let known = [version, word(head, 12), word(head, 40), word(head, 52)]
-            == [VERSION, PAGE as u32, CHUNK_PAGES as u32, 0];
+        let known = [8, 12, 40, 52].map(|at| u32_at(head, at))
+            == [KIND.version, PAGE as u32, CHUNK_PAGES as u32, 0];
         if !known {
             return Err(header("it does not say what an index of this version says"));
         }
-        let size = long(head, 16);
+        let size = u64_at(head, 16);
         if size == 0 || size > MAX_MEMORY || !size.is_multiple_of(PAGE) {
             return Err(header("an impossible size of memory"));
         }
@@ -129,14 +117,14 @@ impl Index {
             extents: body[..EXTENT * count]
                 .chunks_exact(EXTENT)
                 .map(|entry| Extent {
-                    first: word(entry, 0),
-                    count: word(entry, 4) & !ZERO,
-                    zero: word(entry, 4) & ZERO != 0,
+                    first: u32_at(entry, 0),
+                    count: u32_at(entry, 4) & !ZERO,
+                    zero: u32_at(entry, 4) & ZERO != 0,
                 })
                 .collect(),
             sums: body[EXTENT * count..]
                 .chunks_exact(SUM)
-                .map(|entry| Checksum(long(entry, 0)))
+                .map(|entry| Checksum(u64_at(entry, 0)))
                 .collect(),
         };
         let mut end = 0;
@@ -194,12 +182,4 @@ fn file_sum(bytes: &[u8]) -> Checksum {
     summer.update(&bytes[..HEADER - SUM]);
     summer.update(&bytes[HEADER..]);
     summer.sum()
-}
-
-fn word(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
-}
-
-fn long(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
