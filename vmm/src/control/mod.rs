@@ -13,6 +13,7 @@ mod controller;
 mod deletion;
 mod disk_snapshot;
 mod disks;
+mod dispatch;
 mod end;
 mod events;
 mod files;
