@@ -7,6 +7,7 @@
 //! gives its own pages away to a new layer.
 
 mod image;
+mod ranges;
 mod served;
 mod sys;
 mod touched;
@@ -24,8 +25,8 @@ use vm_memory::{
 };
 
 use crate::layout;
-use image::join;
 pub use image::{Image, Layer, MAX_LAYERS, MAX_RUNS, Run, Stored};
+use ranges::join;
 pub use served::Initial;
 pub use sys::{Moved, PAGE, create_memfd, open_pagemap, seal};
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use super::{Backing, MachineMemory, MemoryError, PAGE, image};
+use super::{Backing, MachineMemory, MemoryError, PAGE, ranges};
 use crate::pages::{Mapping, sys};
 
 /// How long the server may take to take the descriptor.
@@ -168,7 +168,7 @@ impl MachineMemory {
 
     fn touch_holes(&self, memfd: &File) -> io::Result<()> {
         let mut at = 0;
-        let data = image::data_of(memfd, &(0..self.size))?;
+        let data = ranges::data_of(memfd, &(0..self.size))?;
         let end = self.size..self.size;
         for range in data.into_iter().chain(std::iter::once(end)) {
             self.each_part(&(at..range.start), |start, _, len| {

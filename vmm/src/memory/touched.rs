@@ -4,7 +4,7 @@ use std::io;
 
 use tine_snapshot::{MAX_RANGES, WorkingSet};
 
-use super::image::join;
+use super::ranges::join;
 use super::{Backing, JOIN, MachineMemory, lock, sys};
 
 impl MachineMemory {
