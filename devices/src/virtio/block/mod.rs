@@ -20,6 +20,7 @@ mod buffers;
 mod config;
 mod device;
 mod disk;
+mod exchange;
 mod image;
 mod layered;
 pub mod layers;
