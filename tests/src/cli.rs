@@ -139,22 +139,33 @@ impl Place {
 
     /// Starts the bare-metal guest `guest` in a machine of 64 MiB that stays, with more arguments.
     pub fn run_bare(&self, id: &str, guest: &str, more: &[&str]) {
-        let kernel = crate::guest(guest).into_os_string();
-        let kernel = kernel.into_string().expect("text");
-        let words = [
-            "run",
-            "-d",
-            "--no-wait",
-            "--name",
-            id,
-            "--memory",
-            "64M",
-            "--kernel",
-        ];
-        self.ok(words
-            .into_iter()
-            .chain([kernel.as_str()])
-            .chain(more.iter().copied()));
+        let mut command = self.bare(id, &crate::guest(guest), more);
+        self.done(command.output().expect("tine can be started"));
+    }
+
+    /// The command line that starts a machine of 64 MiB that stays, with a kernel that is a bare-metal
+    /// guest, which has no agent.
+    pub fn bare(&self, id: &str, kernel: &Path, more: &[&str]) -> Command {
+        let mut command = self.tine(["run", "-d", "--no-wait", "--memory", "64M"]);
+        command.args(["--name", id]).args(more);
+        command.arg("--kernel").arg(kernel);
+        command
+    }
+
+    /// The process of the machine `id`, which runs.
+    pub fn pid(&self, id: &str) -> i32 {
+        let all = self.ok(["inspect", "--json", id]);
+        let all: serde_json::Value = serde_json::from_str(&all).expect("JSON");
+        all["pid"].as_i64().expect("a process") as i32
+    }
+
+    /// A file with an empty ext4 of 24 MiB, for a Linux guest's disk.
+    pub fn ext4(&self, name: &str) -> PathBuf {
+        let disk = self.path(name);
+        let made = std::fs::File::create(&disk).and_then(|file| file.set_len(24 << 20));
+        made.expect("a file");
+        crate::host(&["mkfs.ext4", "-q", disk.to_str().expect("text")]);
+        disk
     }
 
     /// Runs `tine ARGS` to its end.
@@ -164,7 +175,10 @@ impl Place {
 
     /// Standard output of `tine ARGS`, which must end well and silently.
     pub fn ok<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> String {
-        let output = self.output(args);
+        self.done(self.output(args))
+    }
+
+    fn done(&self, output: Output) -> String {
         let errors = text(&output.stderr);
         let ended = output.status;
         assert!(ended.success(), "{ended}: {errors}{}", self.logs());

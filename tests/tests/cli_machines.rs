@@ -16,10 +16,7 @@ fn place() -> Place {
 
 /// The command line of a machine with a bare-metal guest that stays.
 fn start(place: &Place, name: &str, kernel: &str, more: &[&str]) -> Command {
-    let mut command = place.tine(["run", "-d", "--no-wait", "--memory", "64M"]);
-    command.args(["--name", name]).args(more).arg("--kernel");
-    command.arg(guest(kernel));
-    command
+    place.bare(name, &guest(kernel), more)
 }
 
 fn started(place: &Place, name: &str, kernel: &str) {
@@ -37,11 +34,6 @@ fn list(place: &Place, more: &[&str]) -> Vec<(String, String)> {
         .collect()
 }
 
-fn pid(place: &Place, id: &str) -> i32 {
-    let all: Value = serde_json::from_str(&place.ok(["inspect", "--json", id])).unwrap();
-    all["pid"].as_i64().unwrap() as i32
-}
-
 #[test]
 fn a_machine_stays_is_listed_and_is_removed_with_its_process() {
     let place = place();
@@ -57,7 +49,7 @@ fn a_machine_stays_is_listed_and_is_removed_with_its_process() {
     eventually(|| place.ok(["logs", "one"]) == "A");
     let refused = place.fails(1, ["rm", "one"]);
     assert!(refused.contains("tine rm -f one"), "{refused}");
-    let pid = pid(&place, "one");
+    let pid = place.pid("one");
     assert_eq!(place.ok(["rm", "-f", "one"]), "one\n");
     assert!(!place.run().join("one").exists());
     // SAFETY: kill with signal 0 only asks whether there is such a process.
@@ -102,7 +94,7 @@ fn a_machine_whose_process_is_killed_is_dead_and_can_be_removed() {
     let place = place();
     started(&place, "victim", "spin");
     // SAFETY: kill takes two integers, and the process is the machine's own.
-    let killed = unsafe { libc::kill(pid(&place, "victim"), libc::SIGKILL) };
+    let killed = unsafe { libc::kill(place.pid("victim"), libc::SIGKILL) };
     assert_eq!(killed, 0);
     let dead = [("victim".to_owned(), "dead".to_owned())];
     eventually(|| list(&place, &[]) == dead);

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde_json::{Value, json};
@@ -40,10 +39,7 @@ impl Prepared {
             with_vmm();
             image();
             let place = Place::new();
-            let disk = place.path("data.img");
-            fs::File::create(&disk).unwrap().set_len(24 << 20).unwrap();
-            let made = Command::new("mkfs.ext4").arg("-q").arg(&disk).status();
-            assert!(made.expect("mkfs.ext4; run ./setup").success());
+            let disk = place.ext4("data.img");
             let arg = disk.to_str().unwrap();
             place.ok([
                 "run", "-d", "--name", "parent", "--memory", "128M", "--disk", arg,

@@ -5,7 +5,6 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -24,30 +23,17 @@ fn place() -> Place {
     Place::new()
 }
 
-/// The command line of a machine with a bare-metal guest, which has no agent.
-fn start(place: &Place, name: &str, kernel: &Path, more: &[&str]) -> Command {
-    let mut command = place.tine(["run", "-d", "--no-wait", "--memory", "64M"]);
-    command.args(["--name", name]).args(more).arg("--kernel");
-    command.arg(kernel);
-    command
-}
-
 fn started(place: &Place, name: &str, more: &[&str]) {
-    let output = start(place, name, &guest("hang"), more).output().unwrap();
+    let output = place.bare(name, &guest("hang"), more).output().unwrap();
     assert_eq!(text(&output.stderr), "");
     assert_eq!(text(&output.stdout), format!("{name}\n"));
-}
-
-fn pid(place: &Place, id: &str) -> i32 {
-    let all: Value = serde_json::from_str(&place.ok(["inspect", "--json", id])).unwrap();
-    all["pid"].as_i64().unwrap() as i32
 }
 
 #[test]
 fn a_machine_is_nobody_nowhere_with_nothing() {
     let place = place();
     started(&place, "one", &[]);
-    let pid = pid(&place, "one");
+    let pid = place.pid("one");
     let uid = status(pid, "Uid");
     let user: u32 = uid.split(' ').next().unwrap().parse().unwrap();
     assert!(user >= FIRST_USER, "{uid}");
@@ -89,7 +75,7 @@ fn no_two_machines_are_the_same_user() {
     let place = place();
     let ids = ["a", "b", "c"];
     ids.iter().for_each(|id| started(&place, id, &[]));
-    let mut users = ids.map(|id| status(pid(&place, id), "Uid"));
+    let mut users = ids.map(|id| status(place.pid(id), "Uid"));
     users.sort();
     assert!(users[0] != users[1] && users[1] != users[2], "{users:?}");
     place.ok(["rm", "-f", "a", "b", "c"]);
@@ -99,17 +85,17 @@ fn no_two_machines_are_the_same_user() {
 fn without_a_jail_it_is_said_loudly() {
     let place = place();
     let kernel = guest("hang");
-    let mut by_word = start(&place, "m", &kernel, &["--no-jail"]);
-    let mut by_wish = start(&place, "n", &kernel, &[]);
+    let mut by_word = place.bare("m", &kernel, &["--no-jail"]);
+    let mut by_wish = place.bare("n", &kernel, &[]);
     by_wish.env("TINE_NO_JAIL", "1");
     for (command, id) in [(&mut by_word, "m"), (&mut by_wish, "n")] {
         let said = text(&command.output().unwrap().stderr);
         assert!(said.starts_with("tine: NO JAIL: "), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
-        assert_eq!(status(pid(&place, id), "Uid"), "0 0 0 0");
+        assert_eq!(status(place.pid(id), "Uid"), "0 0 0 0");
     }
     // The word is the last one.
-    let mut both = start(&place, "o", &kernel, &["--jail"]);
+    let mut both = place.bare("o", &kernel, &["--jail"]);
     assert_eq!(
         text(&both.env("TINE_NO_JAIL", "1").output().unwrap().stderr),
         ""
@@ -156,11 +142,12 @@ fn threads_of_the_foreground_that_meet_the_guest_are_filtered() {
 fn a_start_that_fails_leaves_nothing_and_says_why() {
     let place = place();
     let passwd = Path::new("/etc/passwd");
-    let output = start(&place, "m", passwd, &[]).output().unwrap();
+    let output = place.bare("m", passwd, &[]).output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
     assert!(said.contains("neither an ELF kernel"), "{said}");
-    let output = start(&place, "m", &guest("hang"), &["--disk", "/dev/null"])
+    let output = place
+        .bare("m", &guest("hang"), &["--disk", "/dev/null"])
         .output()
         .unwrap();
     let said = text(&output.stderr);
@@ -170,7 +157,7 @@ fn a_start_that_fails_leaves_nothing_and_says_why() {
     fs::create_dir(&jails).unwrap();
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     fs::set_permissions(&jails, open).unwrap();
-    let output = start(&place, "m", &guest("hang"), &[]).output().unwrap();
+    let output = place.bare("m", &guest("hang"), &[]).output().unwrap();
     let said = text(&output.stderr);
     assert!(said.contains("chmod go-w"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
@@ -189,7 +176,7 @@ fn files_are_reached_by_links_and_disks_stay_whose_they_were() {
     fs::set_permissions(&disk, mode).unwrap();
     let console = place.path("console");
     let more = ["--disk", "disk", "--console", "console"];
-    let output = start(&place, "m", &kernel, &more).output().unwrap();
+    let output = place.bare("m", &kernel, &more).output().unwrap();
     assert_eq!(text(&output.stderr), "");
     eventually(|| fs::read(&console).is_ok_and(|said| said == b"A"));
     place.ok(["rm", "-f", "m"]);
@@ -205,7 +192,7 @@ fn after_sigkill_the_same_id_is_removed_and_starts_again() {
     let place = place();
     for _ in 0..2 {
         started(&place, "m", &[]);
-        let pid = pid(&place, "m");
+        let pid = place.pid("m");
         // SAFETY: kill takes two integers, and the process is the machine's own.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
         eventually(|| !alive(pid));
@@ -216,7 +203,7 @@ fn after_sigkill_the_same_id_is_removed_and_starts_again() {
 
 /// Each of them is in a jail, as a user of its own.
 fn all_jailed(place: &Place, ids: &[&str]) {
-    let mut users: Vec<String> = ids.iter().map(|id| status(pid(place, id), "Uid")).collect();
+    let mut users: Vec<String> = ids.iter().map(|id| status(place.pid(id), "Uid")).collect();
     users.sort();
     users.dedup();
     assert_eq!(users.len(), ids.len(), "{users:?}");
@@ -226,9 +213,9 @@ fn all_jailed(place: &Place, ids: &[&str]) {
 #[test]
 fn snapshots_come_out_of_a_jail_and_machines_go_into_theirs() {
     let place = place();
-    let output = start(&place, "one", &guest("spin"), &[]).output().unwrap();
+    let output = place.bare("one", &guest("spin"), &[]).output().unwrap();
     assert_eq!(text(&output.stderr), "");
-    let mounts = || fs::read_to_string(format!("/proc/{}/mountinfo", pid(&place, "one"))).unwrap();
+    let mounts = || fs::read_to_string(format!("/proc/{}/mountinfo", place.pid("one"))).unwrap();
     let before = mounts();
     fs::create_dir(place.path("shelf")).unwrap();
     for name in ["shelf/first", "shelf/second"] {
@@ -266,7 +253,8 @@ fn forks_of_forks_have_disks_in_their_jails() {
     let place = place();
     let disk = place.path("disk");
     fs::write(&disk, [7; 1 << 16]).unwrap();
-    let output = start(&place, "one", &guest("spin"), &["--disk", "disk"])
+    let output = place
+        .bare("one", &guest("spin"), &["--disk", "disk"])
         .output()
         .unwrap();
     assert_eq!(text(&output.stderr), "");
@@ -293,9 +281,7 @@ fn forks_of_forks_have_disks_in_their_jails() {
 #[test]
 fn a_machine_that_has_ended_starts_again_also_after_sigkill() {
     let place = place();
-    let output = start(&place, "m", &guest("poweroff"), &[])
-        .output()
-        .unwrap();
+    let output = place.bare("m", &guest("poweroff"), &[]).output().unwrap();
     assert_eq!(text(&output.stderr), "");
     let record = place.run().join("m/machine.json");
     let silent = || UnixStream::connect(place.run().join("m/api.sock")).is_err();
@@ -306,7 +292,7 @@ fn a_machine_that_has_ended_starts_again_also_after_sigkill() {
     // The second time its socket is still there, and nobody behind it.
     for _ in 0..2 {
         place.ok(["start", "--no-wait", "m"]);
-        let pid = pid(&place, "m");
+        let pid = place.pid("m");
         all_jailed(&place, &["m"]);
         // SAFETY: kill takes two integers, and the process is the machine's own.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
@@ -323,12 +309,10 @@ fn gc_removes_what_died_without_a_word_and_nothing_else() {
     ["dead", "alive"]
         .iter()
         .for_each(|id| started(&place, id, &[]));
-    let output = start(&place, "off", &guest("poweroff"), &[])
-        .output()
-        .unwrap();
+    let output = place.bare("off", &guest("poweroff"), &[]).output().unwrap();
     assert_eq!(text(&output.stderr), "");
     eventually(|| place.ok(["ps", "-a"]).contains("ended"));
-    let victim = pid(&place, "dead");
+    let victim = place.pid("dead");
     // The other one has no number any more, but that in its jail's notes.
     let notes = fs::read_to_string(place.run().join(".jails/tine-vmm/off/jail")).unwrap();
     let off = notes.split(' ').nth(1).unwrap().parse().unwrap();
@@ -355,7 +339,7 @@ fn gc_removes_what_died_without_a_word_and_nothing_else() {
     assert_eq!(names(&run), [".jails", "alive", "off"]);
     all_jailed(&place, &["alive"]);
     assert!(Path::new("/run/tine-jailer").exists());
-    let last = pid(&place, "alive");
+    let last = place.pid("alive");
     // SAFETY: as above.
     assert_eq!(unsafe { libc::kill(last, libc::SIGKILL) }, 0);
     eventually(|| !alive(last));

@@ -28,18 +28,6 @@ fn place() -> Place {
     Place::new()
 }
 
-fn start(place: &Place, name: &str, kernel: &Path, more: &[&str]) -> Command {
-    let mut command = place.tine(["run", "-d", "--no-wait", "--memory", "64M"]);
-    command.args(["--name", name]).args(more).arg("--kernel");
-    command.arg(kernel);
-    command
-}
-
-fn pid(place: &Place, id: &str) -> i32 {
-    let all: Value = serde_json::from_str(&place.ok(["inspect", "--json", id])).unwrap();
-    all["pid"].as_i64().unwrap() as i32
-}
-
 fn read(dir: &Path, file: &str) -> String {
     let text = fs::read_to_string(dir.join(file)).unwrap();
     text.trim().to_owned()
@@ -51,7 +39,7 @@ fn a_machine_has_the_limits_that_it_is_given() {
     let (limit, usage) = memory();
     let memory = format!("{limit}=192M");
     let limits = ["--cgroup", &memory, "--cgroup", "pids.max=64"];
-    let output = start(&place, "limits-a", &guest("spin"), &limits).output();
+    let output = place.bare("limits-a", &guest("spin"), &limits).output();
     assert_eq!(text(&output.unwrap().stderr), "");
     place.ok(["snapshot", "limits-a", "shot"]);
     let more = |words: &[&str]| {
@@ -62,7 +50,7 @@ fn a_machine_has_the_limits_that_it_is_given() {
     more(&["fork", "-n", "2", "--name", "limits-f", "limits-a"]);
     let all = ["limits-a", "limits-b", "limits-f-1", "limits-f-2"];
     for id in all {
-        let pid = pid(&place, id);
+        let pid = place.pid(id);
         let dir = group(pid, limit);
         assert!(dir.ends_with(format!("tine-vmm/{id}")), "{}", dir.display());
         assert_eq!(read(&dir, limit), (192 << 20).to_string());
@@ -75,7 +63,7 @@ fn a_machine_has_the_limits_that_it_is_given() {
     }
     assert!(!groups("tine-vmm/limits-").is_empty());
     // One that is killed leaves its groups to whoever removes it.
-    let last = pid(&place, "limits-b");
+    let last = place.pid("limits-b");
     kill(last);
     eventually(|| !alive(last));
     place.ok(["gc"]);
@@ -88,7 +76,7 @@ fn a_machine_has_the_limits_that_it_is_given() {
 #[test]
 fn one_that_has_ended_starts_again_with_limits() {
     let place = place();
-    let output = start(&place, "limits-s", &guest("poweroff"), &[]).output();
+    let output = place.bare("limits-s", &guest("poweroff"), &[]).output();
     assert_eq!(text(&output.unwrap().stderr), "");
     let dir = place.run().join("limits-s");
     let record = dir.join("machine.json");
@@ -97,7 +85,7 @@ fn one_that_has_ended_starts_again_with_limits() {
     config["kernel"] = guest("hang").to_str().unwrap().into();
     fs::write(&record, config.to_string()).unwrap();
     place.ok(["start", "--no-wait", "--cgroup", "pids.max=32", "limits-s"]);
-    let pid = pid(&place, "limits-s");
+    let pid = place.pid("limits-s");
     assert_eq!(read(&group(pid, "pids.max"), "pids.max"), "32");
     place.ok(["rm", "-f", "limits-s"]);
     assert_eq!(groups("tine-vmm/limits-s"), [] as [&str; 0]);
@@ -107,7 +95,8 @@ fn one_that_has_ended_starts_again_with_limits() {
 fn what_cannot_be_is_refused_and_leaves_nothing() {
     let place = place();
     let refused = |status: i32, more: &[&str]| {
-        let output = start(&place, "limits-x", &guest("hang"), more)
+        let output = place
+            .bare("limits-x", &guest("hang"), more)
             .output()
             .unwrap();
         let said = text(&output.stderr);
@@ -140,17 +129,19 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
 fn a_group_that_somebody_is_in_is_nobody_elses() {
     let (one, other) = (place(), Place::new());
     let limit = ["--cgroup", "pids.max=64"];
-    let output = start(&one, "limits-t", &guest("hang"), &limit)
+    let output = one
+        .bare("limits-t", &guest("hang"), &limit)
         .output()
         .unwrap();
     assert_eq!(text(&output.stderr), "");
-    let output = start(&other, "limits-t", &guest("hang"), &limit)
+    let output = other
+        .bare("limits-t", &guest("hang"), &limit)
         .output()
         .unwrap();
     let said = text(&output.stderr);
     assert!(said.contains("/tine-vmm/limits-t already"), "{said}");
     assert_eq!(names(other.run()), [] as [&str; 0]);
-    assert!(alive(pid(&one, "limits-t")));
+    assert!(alive(one.pid("limits-t")));
     assert!(!groups("tine-vmm/limits-t").is_empty());
     one.ok(["rm", "-f", "limits-t"]);
     assert_eq!(groups("tine-vmm/limits-t"), [] as [&str; 0]);
@@ -161,12 +152,12 @@ fn a_group_that_somebody_was_moved_to_is_not_forgotten() {
     let place = place();
     let limit = ["--cgroup", "pids.max=64"];
     let begin = || {
-        let output = start(&place, "limits-m", &guest("hang"), &limit).output();
+        let output = place.bare("limits-m", &guest("hang"), &limit).output();
         text(&output.unwrap().stderr)
     };
     assert_eq!(begin(), "");
     let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
-    let machine = pid(&place, "limits-m");
+    let machine = place.pid("limits-m");
     let procs = group(machine, "pids.max").join("cgroup.procs");
     fs::write(procs, other.id().to_string()).unwrap();
     place.fails(1, ["rm", "-f", "limits-m"]);
@@ -186,7 +177,7 @@ fn an_ordinary_user_without_a_cgroup_is_told_so() {
     let place = user::place();
     let kernel = user::readable(&place, &guest("hang"));
     let limit = ["--cgroup", "pids.max=64"];
-    let output = start(&place, "limits-u", &kernel, &limit).output().unwrap();
+    let output = place.bare("limits-u", &kernel, &limit).output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("the host has handed that over"), "{said}");

@@ -6,7 +6,6 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use serde_json::Value;
 use tine_tests::cli::{Place, eventually};
 use tine_tests::jail::alive;
 use tine_tests::jail::seen::{is_jailed, mounts, names, namespace, status};
@@ -15,27 +14,14 @@ use tine_tests::left::kill;
 use tine_tests::linux::image;
 use tine_tests::{guest, text};
 
-/// The command line of a machine with a bare-metal guest, which has no agent.
-fn start(place: &Place, name: &str, kernel: &Path, more: &[&str]) -> Command {
-    let mut command = place.tine(["run", "-d", "--no-wait", "--memory", "64M"]);
-    command.args(["--name", name]).args(more).arg("--kernel");
-    command.arg(kernel);
-    command
-}
-
 fn started(output: &Output, name: &str) {
     assert_eq!(text(&output.stderr), "");
     assert_eq!(text(&output.stdout), format!("{name}\n"));
 }
 
-fn pid(place: &Place, id: &str) -> i32 {
-    let all: Value = serde_json::from_str(&place.ok(["inspect", "--json", id])).unwrap();
-    all["pid"].as_i64().unwrap() as i32
-}
-
 fn all_jailed(place: &Place, ids: &[&str]) {
     ids.iter()
-        .for_each(|id| is_jailed(pid(place, id), USER, USER));
+        .for_each(|id| is_jailed(place.pid(id), USER, USER));
 }
 
 /// No directory, no process and no mount is left of the machines.
@@ -54,9 +40,9 @@ fn a_machine_sees_what_it_is_made_of_and_has_no_right() {
     let disk = place.path("disk");
     fs::write(&disk, [0; 1 << 16]).unwrap();
     chown(&disk, Some(USER), Some(USER)).unwrap();
-    let output = start(&place, "one", &kernel, &["--disk", "disk"]).output();
+    let output = place.bare("one", &kernel, &["--disk", "disk"]).output();
     started(&output.unwrap(), "one");
-    let pid = pid(&place, "one");
+    let pid = place.pid("one");
     is_jailed(pid, USER, USER);
     // Nobody can leave a group in a user namespace.
     assert_eq!(status(pid, "Groups"), KVM.to_string());
@@ -88,16 +74,16 @@ fn snapshots_forks_and_what_died_without_a_word() {
     let disk = place.path("disk");
     fs::write(&disk, [7; 1 << 16]).unwrap();
     chown(&disk, Some(USER), Some(USER)).unwrap();
-    let output = start(&place, "one", &kernel, &["--disk", "disk"]).output();
+    let output = place.bare("one", &kernel, &["--disk", "disk"]).output();
     started(&output.unwrap(), "one");
-    let before = mounts(pid(&place, "one"));
+    let before = mounts(place.pid("one"));
     for name in ["first", "second"] {
         place.ok(["snapshot", "one", name]);
         place.ok(["snapshot", "verify", name]);
     }
     let again = place.fails(1, ["snapshot", "one", "first"]);
     assert!(again.contains("first exists"), "{again}");
-    assert_eq!(mounts(pid(&place, "one")), before, "it sees them no more");
+    assert_eq!(mounts(place.pid("one")), before, "it sees them no more");
     place.ok(["restore", "-d", "--no-wait", "--name", "two", "first"]);
     place.ok([
         "restore",
@@ -120,7 +106,7 @@ fn snapshots_forks_and_what_died_without_a_word() {
     place.ok(["rm", "f-2"]);
     // Killed, they are removed and started again.
     for id in ["two", "g"] {
-        let pid = pid(&place, id);
+        let pid = place.pid(id);
         kill(pid);
         eventually(|| !alive(pid));
     }
@@ -141,15 +127,15 @@ fn snapshots_forks_and_what_died_without_a_word() {
 fn without_a_jail_it_is_said_loudly() {
     let place = place();
     let kernel = readable(&place, &guest("hang"));
-    let mut by_word = start(&place, "m", &kernel, &["--no-jail"]);
-    let mut by_wish = start(&place, "n", &kernel, &[]);
+    let mut by_word = place.bare("m", &kernel, &["--no-jail"]);
+    let mut by_wish = place.bare("n", &kernel, &[]);
     by_wish.env("TINE_NO_JAIL", "1");
     for (command, id) in [(&mut by_word, "m"), (&mut by_wish, "n")] {
         let said = text(&command.output().unwrap().stderr);
         assert!(said.starts_with("tine: NO JAIL: "), "{said}");
         assert!(said.contains(&format!("user {USER}")), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
-        let pid = pid(&place, id);
+        let pid = place.pid(id);
         assert_eq!(namespace(pid, "user"), namespace("self", "user"));
     }
     place.ok(["rm", "-f", "m", "n"]);
@@ -162,7 +148,7 @@ fn a_host_without_user_namespaces_is_told_with_the_way_out() {
     let place = place();
     let kernel = readable(&place, &guest("hang"));
     let within = |more: &[&str]| {
-        let inner = start(&place, "m", &kernel, more);
+        let inner = place.bare("m", &kernel, more);
         let words: Vec<_> = inner.get_args().collect();
         let (user, tine) = words.split_at(words.iter().position(|word| *word == "--").unwrap() + 1);
         let mut command = Command::new(inner.get_program());

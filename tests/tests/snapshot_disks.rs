@@ -25,9 +25,7 @@ fn disks_are_part_of_a_snapshot() {
     with_vmm();
     image();
     let place = Place::new();
-    let disk = place.path("data.img");
-    fs::File::create(&disk).unwrap().set_len(24 << 20).unwrap();
-    host(&["mkfs.ext4", "-q", disk.to_str().unwrap()]);
+    let disk = place.ext4("data.img");
     let in_machine = |id: &str, script: &str| place.ok(["exec", id, "--", "sh", "-c", script]);
 
     let disk_arg = disk.to_str().unwrap();

@@ -28,9 +28,7 @@ fn ten_rounds_of_a_guest_that_works_on_all_devices() {
     with_vmm();
     image();
     let place = Place::new();
-    let disk = place.path("data.img");
-    fs::File::create(&disk).unwrap().set_len(24 << 20).unwrap();
-    host(&["mkfs.ext4", "-q", disk.to_str().unwrap()]);
+    let disk = place.ext4("data.img");
     let arg = disk.to_str().unwrap();
     place.ok([
         "run", "-d", "--name", "work", "--memory", "128M", "--disk", arg,
