@@ -77,6 +77,32 @@ fn every_bit_of_the_header_may_be_wrong() {
     }
 }
 
+#[test]
+fn extensions_of_the_header_are_whole_or_refused() {
+    let image = image();
+    let names = 0x6803_f857_u32.to_be_bytes();
+    let found = image[..4096].windows(4).position(|word| word == names);
+    let at = found.expect("names of features");
+    let with = |at: usize, words: &[u32]| {
+        let mut bytes = image.clone();
+        let words: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        bytes[at..at + words.len()].copy_from_slice(&words);
+        use_it(&bytes)
+    };
+    // A name that ends behind its first byte, or within.
+    for len in [1, 49, 48 + 47] {
+        let err = with(at + 4, &[len]).unwrap_err();
+        assert!(err.contains("names of features"), "{len}: {err}");
+    }
+    with(at + 4, &[0, 0, 0]).unwrap();
+    for len in [u32::MAX, 1 << 31, CLUSTER as u32] {
+        let err = with(at + 4, &[len]).unwrap_err();
+        assert!(err.contains("first cluster"), "{len}: {err}");
+    }
+    let err = with(at, &[7, 0].repeat(200)).unwrap_err();
+    assert!(err.contains("too many"), "{err}");
+}
+
 /// The offset of the table that a field of the header names.
 fn table(image: &[u8], field: usize) -> usize {
     u64::from_be_bytes(image[field..field + 8].try_into().unwrap()) as usize

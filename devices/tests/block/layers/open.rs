@@ -159,3 +159,27 @@ fn only_images_are_opened() {
     let err = Layer::open(&fifo, Format::Qcow2).unwrap_err();
     assert!(matches!(err, LayerError::NotAFile { .. }), "{err}");
 }
+
+#[test]
+fn a_disk_may_be_smaller_than_a_cluster() {
+    const SMALL: u64 = 16 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("small.qcow2");
+    let top = create(&path, SMALL, None).unwrap();
+    let mut chain = Chain::open(vec![top]).unwrap();
+    let mut disk = pattern(0, SMALL as usize, 1);
+    chain.write(&disk, 0).unwrap();
+    for (offset, len, unmap) in [
+        (0, 512, false),
+        (1024, 512, true),
+        (SMALL - 512, 512, false),
+    ] {
+        chain.write_zeroes(offset, len, unmap).unwrap();
+        disk[offset as usize..][..len as usize].fill(0);
+        assert!(read_all(&chain) == disk, "{len} bytes at {offset}");
+    }
+    chain.discard(0, SMALL).unwrap();
+    assert!(read_all(&chain) == vec![0; SMALL as usize]);
+    drop(chain.freeze().unwrap());
+    assert_clean(&path);
+}

@@ -270,7 +270,7 @@ fn read_table(file: &File, offset: u64, len: u64) -> io::Result<Vec<u64>> {
 }
 
 /// Fills the buffer; with zeroes behind the end of the file.
-fn read_some(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+pub(super) fn read_some(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
     let mut filled = 0;
     while filled < buffer.len() {
         match file.read_at(&mut buffer[filled..], offset + filled as u64) {

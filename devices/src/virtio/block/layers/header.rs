@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use super::check::read_some;
+
 /// Tables of the first level are no longer than this: enough for 2 TiB in clusters of 64 KiB, and
 /// as QEMU has it.
 const MAX_L1: u64 = 32 << 20;
@@ -17,6 +19,12 @@ const DIRTY: u64 = 1;
 const LENGTH: usize = 104;
 /// What is read of it: to where it says how data is compressed.
 const READ: usize = 112;
+
+/// The extension that names features, in entries of [`NAME`] bytes.
+const NAMES: u32 = 0x6803_f857;
+const NAME: u64 = 48;
+/// Most extensions. QEMU writes up to five.
+const MAX_EXTENSIONS: usize = 64;
 
 /// A header whose numbers are within their bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +43,8 @@ pub(super) struct Header {
     /// It names something that it lies over.
     pub has_backing: bool,
     pub dirty: bool,
+    /// Where its extensions begin, if it is of a version that has them.
+    extensions: Option<u64>,
 }
 
 impl Header {
@@ -48,7 +58,35 @@ impl Header {
                 count => filled += count,
             }
         }
-        Ok(Self::parse(&bytes[..filled]))
+        let header = match Self::parse(&bytes[..filled]) {
+            Ok(header) => header,
+            refused => return Ok(refused),
+        };
+        Ok(header.look_at_extensions(file)?.map(|()| header))
+    }
+
+    /// What they say is of no use here, but imago reads them, and believes that they are whole.
+    fn look_at_extensions(&self, file: &File) -> io::Result<Result<(), String>> {
+        let refuse = |reason: &str| Ok(Err(reason.to_owned()));
+        let Some(mut at) = self.extensions else {
+            return Ok(Ok(()));
+        };
+        for _ in 0..MAX_EXTENSIONS {
+            let mut head = [0; 8];
+            read_some(file, &mut head, at)?;
+            let (kind, len) = (word(&head, 0), u64::from(word(&head, 4)));
+            if at + 8 + len > self.cluster() {
+                return refuse("its header does not end in its first cluster");
+            }
+            match kind {
+                0 => return Ok(Ok(())),
+                NAMES if !len.is_multiple_of(NAME) => {
+                    return refuse("the names of features in its header are damaged");
+                }
+                _ => at += 8 + len.next_multiple_of(8),
+            }
+        }
+        refuse("its header has too many extensions")
     }
 
     fn parse(bytes: &[u8]) -> Result<Self, String> {
@@ -63,7 +101,7 @@ impl Header {
             3 => long(bytes, 72),
             _ => return Err(format!("qcow2 version {version} is not known here")),
         };
-        let header = Self {
+        let mut header = Self {
             cluster_bits: word(bytes, 20),
             virtual_size: long(bytes, 24),
             l1_offset: long(bytes, 40),
@@ -73,6 +111,7 @@ impl Header {
             refcount_order: if version == 2 { 4 } else { word(bytes, 96) },
             has_backing: long(bytes, 8) != 0,
             dirty: features & DIRTY != 0,
+            extensions: None,
         };
         if !(9..=21).contains(&header.cluster_bits) || header.refcount_order > 6 {
             return refuse("impossible sizes in its header");
@@ -118,6 +157,7 @@ impl Header {
         if header.l1_len * 8 > MAX_L1 || header.reftable_clusters * cluster > MAX_REFTABLE {
             return refuse("its tables are too large");
         }
+        header.extensions = (version > 2).then_some(length as u64);
         Ok(header)
     }
 

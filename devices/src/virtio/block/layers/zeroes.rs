@@ -22,6 +22,12 @@ impl Chain {
             return self.discard(offset, len);
         }
         self.settle_freed(offset, len)?;
+        // From the end of a disk imago counts a whole cluster back: below zero where the disk is smaller.
+        // That ends a process with checked arithmetic, and without it leads here.
+        if self.virtual_size() < self.top_cluster() {
+            self.write_many_zeroes(offset, len)?;
+            return self.settle_packed();
+        }
         match self.image.write_zeroes(offset, len) {
             // A format that has no word for them.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
