@@ -1,11 +1,9 @@
 //! What is sent: the description's own examples, one behind the other, with other values, headers,
 //! framing and bytes.
 
-use std::fs::File;
-use std::path::Path;
-
 use proptest::prelude::*;
-use serde_json::Value;
+
+use crate::examples::Example;
 
 /// What may stand where a value stood.
 const VALUES: &[&str] = &[
@@ -57,41 +55,6 @@ const HEADERS: &[&str] = &[
 
 /// Bytes that mean something where they stand.
 const MARKS: &[&[u8]] = &[b"\r\n", b"\r\n\r\n", b"\n", b":", b"\"", b"\0"];
-
-/// One request before anything is wrong with it.
-#[derive(Debug, Clone)]
-pub struct Example {
-    method: String,
-    target: String,
-    body: Option<String>,
-}
-
-/// The description's own.
-pub fn examples() -> Vec<Example> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vmm/openapi.yaml");
-    let all: Value = serde_yaml_ng::from_reader(File::open(path).unwrap()).unwrap();
-    let mut examples = Vec::new();
-    for (path, item) in all["paths"].as_object().unwrap() {
-        for (method, operation) in item.as_object().unwrap() {
-            // A stream has no end to wait for.
-            if method == "parameters" || operation["x-needs"] == "stream" {
-                continue;
-            }
-            let json = &operation["requestBody"]["content"]["application/json"];
-            let id = path.split(['{', '}']).nth(1).unwrap_or_default();
-            let example = Example {
-                method: method.to_uppercase(),
-                target: path.replace(&format!("{{{id}}}"), "eth0"),
-                body: json.get("example").map(Value::to_string),
-            };
-            // Behind these there is less to ask for: they come more seldom.
-            let ends = method == "delete" || path == "/actions";
-            examples.extend(vec![example; if ends { 1 } else { 12 }]);
-        }
-    }
-    assert!(examples.len() > 500, "{}", examples.len());
-    examples
-}
 
 /// What becomes of one request.
 #[derive(Debug, Clone)]
@@ -238,6 +201,9 @@ fn write(example: &Example, changes: &[Change]) -> Vec<u8> {
 
 /// Bytes, and how many of them are sent at a time.
 pub fn inputs(examples: Vec<Example>) -> impl Strategy<Value = (Vec<u8>, usize)> {
+    let often = |example: Example| vec![example.clone(); if example.ends() { 1 } else { 12 }];
+    let examples: Vec<_> = examples.into_iter().flat_map(often).collect();
+    assert!(examples.len() > 500, "{}", examples.len());
     let request = (
         prop::sample::select(examples),
         prop::collection::vec(change(), 0..3),

@@ -1,10 +1,12 @@
 //! The HTTP and JSON front door on input that somebody made up: whatever comes, each answer is one
-//! of HTTP, nothing panics or hangs, and the next client is served. [`fuzz`] is the target: it
-//! takes the bytes that a fuzzer makes. Here proptest makes them, out of the description's own
-//! examples: requests one behind the other, with other JSON, other headers, other bytes.
+//! of HTTP, nothing panics or hangs, and the next client is served. Here proptest makes the input, for
+//! a real process, out of the description's own examples: requests one behind the other, with other
+//! JSON, other headers, other bytes. (`fuzz/` has a target that is guided by coverage.)
 //!
 //! `TINE_FUZZ=SECONDS,SEED` goes on for longer and from elsewhere.
 
+mod answers;
+mod examples;
 mod input;
 
 use std::collections::VecDeque;
@@ -25,7 +27,7 @@ const SECONDS_AND_SEED: &str = "10,1";
 /// once its machine was started: before that, more can be asked for.
 const ROUND: usize = 32;
 
-/// The target: sends bytes to a process and takes what comes. Gives the number of answers.
+/// Sends bytes to a process and takes what comes. Gives the number of answers.
 fn fuzz(mut stream: UnixStream, bytes: &[u8], at_once: usize) -> usize {
     stream
         .set_write_timeout(Some(Duration::from_secs(20)))
@@ -58,41 +60,7 @@ fn fuzz(mut stream: UnixStream, bytes: &[u8], at_once: usize) -> usize {
             Err(_) => break,
         }
     }
-    answered(&answers)
-}
-
-/// Looks at answers one behind the other: a head with a known status, and a body of its length.
-fn answered(mut bytes: &[u8]) -> usize {
-    let mut count = 0;
-    while !bytes.is_empty() {
-        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
-        let Some(end) = end else {
-            panic!("no answer: {}", bytes.escape_ascii())
-        };
-        let head = std::str::from_utf8(&bytes[..end]).expect("a head of text");
-        // A client of HTTP/1.0 is answered as one.
-        let version = head.strip_prefix("HTTP/1.1 ");
-        let version = version.or_else(|| head.strip_prefix("HTTP/1.0 "));
-        let status = version.and_then(|rest| rest.get(..3)?.parse().ok());
-        let status: u16 = status.expect(head);
-        assert!(status < 500 || status == 501 || status == 503, "{head}");
-        bytes = &bytes[end + 4..];
-        count += 1;
-        // What follows an upgrade is another protocol; what has no end is a stream.
-        let length = head.lines().find_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            let is = name.eq_ignore_ascii_case("content-length");
-            is.then(|| value.trim().parse::<usize>().expect(head))
-        });
-        match length {
-            _ if status == 204 || status == 100 => {}
-            // The answer to a HEAD has no body.
-            Some(_) if bytes.starts_with(b"HTTP/1.") => {}
-            Some(length) => bytes = &bytes[length.min(bytes.len())..],
-            None => return count,
-        }
-    }
-    count
+    answers::count(&answers)
 }
 
 /// The process is there and sound. Says whether it can go on being asked.
@@ -166,7 +134,7 @@ fn whatever_comes_is_answered_or_refused() {
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    let strategy = input::inputs(input::examples());
+    let strategy = input::inputs(examples::all());
     let start = Instant::now();
     let (mut inputs, mut answers, mut processes) = (0_usize, 0, 1);
     let mut vmm = process();
