@@ -107,30 +107,17 @@ pub fn run(
     job: Job,
     timing: &mut Timing,
 ) -> Result<u8, RunError> {
-    run_begun(|| Ok(()), |(), on_end| make(on_end), job, timing)
-}
-
-/// The same of a machine of which something is begun as early as it can be, for other processors to do.
-pub fn run_begun<T>(
-    begin: impl FnOnce() -> Result<T, RunError>,
-    make: impl FnOnce(T, OnEnd) -> Result<(Machine, Ready), RunError>,
-    job: Job,
-    timing: &mut Timing,
-) -> Result<u8, RunError> {
     let deadline = job.timeout.map(|timeout| Instant::now() + timeout);
     let (events, received) = mpsc::channel();
     // Those of its threads that have to do with the guest are restricted, the others are not.
     seccomp::set_mode(Mode::Filter).map_err(|err| RunError::Os("restrict threads", err))?;
-    let unwatched = |err| RunError::Os("watch for signals", err);
-    let signals = signals::block().map_err(unwatched)?;
-    let begun = begin()?;
     let to_run = events.clone();
-    let forwarded = signals.forward(move |signal| send(&to_run, Event::Signal(signal)));
-    forwarded.map_err(unwatched)?;
+    signals::block()
+        .and_then(|blocked| blocked.forward(move |signal| send(&to_run, Event::Signal(signal))))
+        .map_err(|err| RunError::Os("watch for signals", err))?;
     let to_run = events.clone();
     // A machine that is given up has had no guest, and calls it for none.
-    let on_end = Arc::new(move |ending| send(&to_run, Event::Ended(ending)));
-    let (machine, ready) = make(begun, on_end)?;
+    let (machine, ready) = make(Arc::new(move |ending| send(&to_run, Event::Ended(ending))))?;
     let run = Run {
         machine,
         job,

@@ -2,7 +2,7 @@
 //! and interrupt controllers exist, since changing slots later waits for all of them.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
 use kvm_bindings::CpuId;
 use kvm_ioctls::VcpuFd;
@@ -13,8 +13,8 @@ use tine_devices::virtio::rng::Rng;
 use tine_devices::virtio::vsock::Vsock;
 use tine_snapshot::section::Section;
 
-use super::ahead::Ahead;
 use super::drives::Drive;
+use super::event_loop::EventLoop;
 use super::parts::{Devices, drive_section};
 use super::{Machine, MachineError, generation, restore};
 use crate::arch::x86_64::acpi::{self, MmioDevice};
@@ -22,9 +22,9 @@ use crate::arch::x86_64::{cpuid, regs};
 use crate::boot::{self, BootError, BootSource, Entry, cmdline};
 use crate::config::{ConsoleConfig, MachineConfig};
 use crate::host::HostKind;
-use crate::kvm::{KvmError, Vm};
+use crate::kvm::{Host, KvmError, Vm};
 use crate::memory::{Initial, MachineMemory};
-use crate::vcpu::{Emulator, Ending, OnEnd, Work};
+use crate::vcpu::{self, Emulator, Ending, OnEnd, VcpuAhead, Work};
 
 /// What a machine begins with.
 enum Origin<'a> {
@@ -41,16 +41,7 @@ impl Machine {
         config: &MachineConfig,
         on_end: impl Fn(Ending) + Send + Sync + 'static,
     ) -> Result<Self, MachineError> {
-        Self::assemble_with(Ahead::of_boot(config)?, config, on_end)
-    }
-
-    /// The same of what was begun before.
-    pub fn assemble_with(
-        ahead: Ahead,
-        config: &MachineConfig,
-        on_end: impl Fn(Ending) + Send + Sync + 'static,
-    ) -> Result<Self, MachineError> {
-        Self::make(ahead, config, Origin::Boot, Arc::new(on_end))
+        Self::make(config, Origin::Boot, Arc::new(on_end))
     }
 
     /// Makes a machine of `config` that goes on where another one was when `memory` and `sections`
@@ -62,30 +53,25 @@ impl Machine {
         sections: &[Section],
         on_end: impl Fn(Ending) + Send + Sync + 'static,
     ) -> Result<Self, MachineError> {
-        let origin = Origin::Snapshot(memory.into(), sections);
-        Self::make(Ahead::of_restore(config)?, config, origin, Arc::new(on_end))
+        Self::make(
+            config,
+            Origin::Snapshot(memory.into(), sections),
+            Arc::new(on_end),
+        )
     }
 
     fn make(
-        ahead: Ahead,
         config: &MachineConfig,
         origin: Origin<'_>,
         on_end: OnEnd,
     ) -> Result<Self, MachineError> {
         config.check()?;
         let os = |action| move |source| MachineError::Os { action, source };
-        let Ahead {
-            host,
-            vcpus: threads,
-            events,
-            features,
-        } = ahead;
-        if threads.len() != usize::from(config.vcpus) {
-            return Err(MachineError::Differs {
-                saved: format!("{} vCPUs", threads.len()),
-                wanted: format!("{}", config.vcpus),
-            });
-        }
+        vcpu::install_kick_handler().map_err(os("handle the vCPU signal"))?;
+        let host = Host::open()?;
+        check_vcpus(&host, config.vcpus)?;
+        let (threads, supported) =
+            start_vcpu_threads(&host, config.vcpus, &origin).map_err(os("start a vCPU thread"))?;
         let drives = open_drives(config)?;
         let nets = open_interfaces(config)?;
         let (memory, saved) = match origin {
@@ -129,7 +115,7 @@ impl Machine {
             None => {
                 let entry = load(config, kind, &memory, &devices.places)?;
                 (
-                    create_vcpus(&vm, config.vcpus, &features.wait(&host)?, &entry)?,
+                    create_vcpus(&vm, config.vcpus, &supported()?, &entry)?,
                     None,
                 )
             }
@@ -156,9 +142,7 @@ impl Machine {
             HostKind::Hardware => None,
             HostKind::Software => Some(Arc::new(Emulator::new(memory.regions.clone()))),
         };
-        let events = events
-            .begin(subscribers)
-            .map_err(os("begin with the devices"))?;
+        let events = EventLoop::spawn(subscribers).map_err(os("start the device thread"))?;
         // From here on the machine's Drop ends what has been started, should a thread fail.
         let mut machine = Self {
             vcpus: Vec::with_capacity(vcpus.len()),
@@ -186,6 +170,43 @@ impl Machine {
             machine.vcpus.push(begun.ok_or_else(gone)?);
         }
         Ok(machine)
+    }
+}
+
+/// Starts the vCPUs' threads, which other processors do meanwhile. Of them one asks for the CPU features
+/// that KVM can show, where they are needed: what is returned besides waits for the answer.
+fn start_vcpu_threads(
+    host: &Host,
+    count: u8,
+    origin: &Origin<'_>,
+) -> io::Result<(
+    Vec<VcpuAhead>,
+    impl FnOnce() -> Result<CpuId, KvmError> + use<>,
+)> {
+    let (tell, told) = mpsc::sync_channel(1);
+    let mut tell = matches!(origin, Origin::Boot).then_some(tell);
+    let threads = (0..count).map(|index| {
+        let asked = tell.take().map(|tell| (tell, host.clone()));
+        VcpuAhead::start(index, move || {
+            if let Some((tell, host)) = asked {
+                // Nobody waits any more only where the machine could not be made.
+                let _ = tell.send(host.supported_cpuid());
+            }
+        })
+    });
+    let threads = threads.collect::<io::Result<Vec<_>>>()?;
+    // It was asked for by a thread that does nothing else before; a panic of it has been reported.
+    let host = host.clone();
+    Ok((threads, move || {
+        told.recv().unwrap_or_else(|_| host.supported_cpuid())
+    }))
+}
+
+fn check_vcpus(host: &Host, wanted: u8) -> Result<(), MachineError> {
+    let most = host.max_vcpus();
+    match usize::from(wanted) <= most {
+        true => Ok(()),
+        false => Err(MachineError::Vcpus { wanted, most }),
     }
 }
 

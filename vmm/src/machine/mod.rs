@@ -1,6 +1,5 @@
 //! A machine: its parts, their threads, and their end.
 
-mod ahead;
 mod assemble;
 mod boot_timer;
 mod capture;
@@ -36,7 +35,6 @@ use crate::kvm::{Host, KvmError, Vm, VmState};
 use crate::logger::{self, Level};
 use crate::memory::{MachineMemory, MemoryError};
 use crate::vcpu::{VcpuThread, Wish};
-pub use ahead::Ahead;
 pub use capture::{Capture, CaptureError};
 pub use disks::{CapturedDisk, DriveFiles, Overlay, overlay_path};
 use drives::Drive;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tine::config::{ConsoleConfig, MachineConfig};
 use tine::control::GuestIdentity;
-use tine::machine::{Ahead, Machine};
+use tine::machine::Machine;
 use tine::snapshot::Loaded;
 
 use super::boot_template::BootTemplate;
@@ -168,9 +168,7 @@ fn in_foreground(args: Args) -> Result<u8, RunError> {
         timing.phase("boot template");
     }
     let mut from_template = false;
-    let boots = loaded.is_none();
-    let begin = || Ok(boots.then(|| Ahead::of_boot(&config)).transpose()?);
-    let make = |ahead: Option<Ahead>, on_end: OnEnd| {
+    let make = |on_end: OnEnd| {
         let ends = on_end.clone();
         if let Some(Ok(machine)) = loaded.map(|loaded| go_on(&config, loaded, ends)) {
             from_template = true;
@@ -178,14 +176,10 @@ fn in_foreground(args: Args) -> Result<u8, RunError> {
         }
         // What is there and is of no use goes.
         template.iter().for_each(BootTemplate::discard);
-        let ahead = match ahead {
-            Some(ahead) => ahead,
-            None => Ahead::of_boot(&config)?,
-        };
-        let machine = Machine::assemble_with(ahead, &config, move |end| on_end(end))?;
+        let machine = Machine::assemble(&config, move |end| on_end(end))?;
         Ok((machine, Ready::Hello(template.clone())))
     };
-    let done = foreground::run_begun(begin, make, job, &mut timing);
+    let done = foreground::run(make, job, &mut timing);
     if done.is_err() && from_template {
         // Whatever it was, the next run starts from scratch.
         template.iter().for_each(BootTemplate::discard);
