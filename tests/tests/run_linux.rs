@@ -55,7 +55,9 @@ fn a_machine_that_has_been_booted_before_is_not_booted_again() {
     let run = |words: &[&str]| {
         let mut command = linux(&["--timing"]);
         command.args(words).arg("--");
-        command.args(["sh", "-c", "cat /proc/sys/kernel/random/uuid; uname -r"]);
+        let script = "cat /proc/sys/kernel/random/uuid; uname -r
+            read wish < /proc/sys/vm/compaction_proactiveness; echo $wish";
+        command.args(["sh", "-c", script]);
         let output = command.output().unwrap();
         let errors = text(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{errors}");
@@ -79,6 +81,7 @@ fn a_machine_that_has_been_booted_before_is_not_booted_again() {
         first[0] != second[0] && second[0] != third[0],
         "random numbers are new"
     );
+    assert_eq!(first[2], "0", "an idle guest's kernel is left alone");
 }
 
 /// A root file system with nothing of ours in it; what a command writes there stays.

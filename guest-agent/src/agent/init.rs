@@ -89,9 +89,24 @@ pub fn prepare() -> Result<Config, String> {
     );
     wish(sys::loopback_up(), "loopback device");
     sys::raise_descriptor_limit(DESCRIPTOR_LIMIT);
+    rest_when_idle();
     // Ctrl-Alt-Del, which monitors can send, becomes a signal and an orderly end.
     let _ = reboot(RebootCommand::CadOff);
     Ok(config)
+}
+
+/// Keeps the kernel from waking up twice a second to see whether memory should be compacted ahead of need (Linux,
+/// Documentation/admin-guide/sysctl/vm.rst): where machines wait by the hundred, that is most of what they do. What
+/// needs a large piece of memory still has it compacted then.
+fn rest_when_idle() {
+    const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
+    // A kernel without it does nothing of the kind.
+    let _ = rustix::fs::open(
+        PROACTIVENESS,
+        OFlags::WRONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .and_then(|file| rustix::io::write(&file, b"0"));
 }
 
 /// Ends a machine whose agent cannot serve. The reason is on the console.
