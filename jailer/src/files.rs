@@ -3,11 +3,11 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
@@ -98,15 +98,43 @@ pub fn open_dir(path: &Path) -> io::Result<File> {
     Ok(openat(CWD, path, flags, Mode::empty())?.into())
 }
 
+/// A socket that a path names without a link at its end, to connect to. Another one may have the name
+/// by then: it is this one all the same.
+#[derive(Debug)]
+pub struct Socket(OwnedFd);
+
+impl Socket {
+    /// The one at a path.
+    ///
+    /// # Errors
+    ///
+    /// When there is nothing, or a symbolic link. Anything else that is no socket is refused by who connects.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = openat(CWD, path, flags, Mode::empty())?;
+        match FileType::from_raw_mode(fstat(&found)?.st_mode) {
+            FileType::Symlink => Err(io::Error::other(
+                "it is a symbolic link, and has to be a socket",
+            )),
+            _ => Ok(Self(found)),
+        }
+    }
+
+    /// A path that leads to it for as long as this is there.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
     use std::sync::mpsc;
     use std::time::Duration;
 
-    use rustix::fs::{FileType, mknodat};
+    use rustix::fs::mknodat;
 
     use super::*;
 
@@ -179,5 +207,27 @@ mod tests {
         fs::write(&path, "1234").unwrap();
         assert_eq!(read_end(&path, 2).unwrap(), b"34");
         assert_eq!(read_end(&path, 9).unwrap(), b"1234");
+    }
+
+    #[test]
+    fn a_socket_is_that_of_the_name_and_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let listener = UnixListener::bind(at("socket")).unwrap();
+        let socket = Socket::at(&at("socket")).unwrap();
+        UnixStream::connect(socket.path()).unwrap();
+        // Another one's, by a link.
+        symlink(at("socket"), at("link")).unwrap();
+        let said = Socket::at(&at("link")).unwrap_err().to_string();
+        assert!(said.contains("a symbolic link"), "{said}");
+        // What takes the name later is not it.
+        fs::rename(at("socket"), at("old")).unwrap();
+        fs::rename(at("link"), at("socket")).unwrap();
+        UnixStream::connect(socket.path()).unwrap();
+        drop(listener);
+        let refused = UnixStream::connect(socket.path()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        let missing = Socket::at(&at("none")).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -13,8 +13,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::error::JailError;
-use crate::proc_fs::Proc;
+use crate::error::{JailError, failed};
+use crate::proc_fs::{Identity, Proc};
 use crate::state::{Claim, FILE, ROOT, Taken, file_of};
 use crate::{cgroup, kept, paths};
 
@@ -83,20 +83,52 @@ fn forget_shared(dry_run: bool) {
     }
 }
 
+/// Ends the process of the machine `id` of `program` in its jail below `base`, if there is one: by what
+/// was noted when the jail was made, and not by anything that the process says of itself.
+///
+/// # Errors
+///
+/// When it cannot be told whether there is one, or it cannot be ended.
+pub fn kill(base: &Path, program: &str, id: &str) -> Result<(), JailError> {
+    let proc = Proc::open()?;
+    match living(&proc, base, program, id)? {
+        Some(process) => proc
+            .kill(&process)
+            .map_err(failed(format!("end the process of {id}"))),
+        None => Ok(()),
+    }
+}
+
+/// The process in a machine's jail, while it lives.
+fn living(
+    proc: &Proc,
+    base: &Path,
+    program: &str,
+    id: &str,
+) -> Result<Option<Identity>, JailError> {
+    let base_dir = paths::open_dir(base)?;
+    let own = rustix::process::geteuid().as_raw();
+    paths::check_private(base_dir.as_fd(), base, own)?;
+    let above = base.join(program);
+    let (Ok(dir), Ok(above)) = (paths::open_dir(&above.join(id)), paths::open_dir(&above)) else {
+        return Ok(None);
+    };
+    Ok(match Claim::take(proc, above, id, dir, false)? {
+        Taken::Living(process) => Some(process),
+        _ => None,
+    })
+}
+
 /// Cleans up after the machine `id` of `program`, whose jail is below `base`, if there was one. Its
 /// process is dead, or about to be, which is waited for.
 pub fn discard(base: &Path, program: &str, id: &str) -> Result<Collected, JailError> {
     let mut one = Collected::default();
     let proc = Proc::open()?;
-    let base_dir = paths::open_dir(base)?;
-    let own = rustix::process::geteuid().as_raw();
-    paths::check_private(base_dir.as_fd(), base, own)?;
-    let above = base.join(program);
-    if let (Ok(above), Ok(dir)) = (paths::open_dir(&above), paths::open_dir(&above.join(id)))
-        && let Taken::Living(process) = Claim::take(&proc, above, id, dir, false)?
-    {
+    if let Some(process) = living(&proc, base, program, id)? {
         proc.wait_for_end(&process);
     }
+    let own = rustix::process::geteuid().as_raw();
+    let above = base.join(program);
     collect_one(&proc, &above, id, own, false, &mut one)?;
     remove_skeleton(&above, id);
     // Goes when it is empty. A start that meets this makes it again.

@@ -36,7 +36,7 @@ pub use config::{
     ResourceLimits,
 };
 pub use error::JailError;
-pub use gc::{Collected, collect, discard};
+pub use gc::{Collected, collect, discard, kill};
 pub use host::Host;
 pub use plan::{MountsBy, Namespace, NetworkBy, Plan, PlanError, Resource, Step, plan};
 pub use show::Inhabited;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, readlinkat, statat};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::error::{JailError, failed};
 use crate::paths;
@@ -148,6 +148,24 @@ impl Proc {
         if let Some(Ok(fd)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
             let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit));
         }
+    }
+
+    /// Ends a process at once and waits for that.
+    pub fn kill(&self, process: &Identity) -> Result<(), std::io::Error> {
+        let Some(pid) = Pid::from_raw(process.pid as i32) else {
+            return Ok(());
+        };
+        let held = match pidfd_open(pid, PidfdFlags::empty()) {
+            Err(Errno::SRCH) => return Ok(()),
+            held => held?,
+        };
+        // What is held may be another one with its number.
+        if let Life::Alive = self.life(process) {
+            pidfd_send_signal(&held, Signal::KILL)?;
+        }
+        drop(held);
+        self.wait_for_end(process);
+        Ok(())
     }
 
     /// Reads a short file, like a setting.
