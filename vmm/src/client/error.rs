@@ -61,7 +61,7 @@ pub enum Error {
 }
 
 impl Error {
-    pub(super) fn protocol(what: impl Into<String>) -> Self {
+    pub(crate) fn protocol(what: impl Into<String>) -> Self {
         Error::Protocol(what.into())
     }
 

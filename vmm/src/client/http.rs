@@ -16,6 +16,7 @@ use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue, UPGRADE};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tine_jailer::files::Socket;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
@@ -105,10 +106,14 @@ impl Http {
         &self.path
     }
 
-    /// Connects, and says nothing yet.
+    /// Connects, and says nothing yet. A link at the end of the path is not followed: the machine may
+    /// have put it there, to another machine's socket.
     pub async fn connect(&self) -> Result<UnixStream, Error> {
-        let stream = UnixStream::connect(&*self.path).await;
-        stream.map_err(|source| Error::Connect {
+        let connect = async || {
+            let socket = Socket::at(&self.path)?;
+            UnixStream::connect(socket.path()).await
+        };
+        connect().await.map_err(|source| Error::Connect {
             path: self.path.to_path_buf(),
             source,
         })

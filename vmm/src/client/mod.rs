@@ -77,7 +77,8 @@ impl Machine {
         Ok(machine)
     }
 
-    /// The machine at a socket, whether or not it is there yet.
+    /// The machine at a socket, whether or not it is there yet. The path may lead through links, but must
+    /// not end in one, which a machine could have left in its directory.
     pub fn at(socket: impl Into<PathBuf>) -> Self {
         Self(Http::at(socket))
     }

@@ -1,12 +1,14 @@
 //! A machine's process, from its start to its end.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::fs::{self, DirBuilder};
+use std::io;
 use std::ops::Deref;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+
+use tine_jailer::files;
 
 use super::{LaunchError, Pidfd};
 use crate::client::Machine;
@@ -71,7 +73,7 @@ impl Launched {
             child: None,
         };
         let log = launched.dir.join(LOG);
-        let out = File::create(&log).and_then(|out| Ok((out.try_clone()?, out)));
+        let out = files::create(&log).and_then(|out| Ok((out.try_clone()?, out)));
         let (out, err) = out.map_err(|err| failed(&log, err))?;
         let pipe = Readiness::new();
         let (readiness, tell) = pipe.map_err(|source| LaunchError::Program {
@@ -153,7 +155,7 @@ impl Launched {
 
     /// What the process printed last.
     pub fn said(&self) -> String {
-        String::from_utf8_lossy(&last_of(&self.dir.join(LOG)).unwrap_or_default())
+        String::from_utf8_lossy(&files::read_end(&self.dir.join(LOG), SAID).unwrap_or_default())
             .trim()
             .to_owned()
     }
@@ -199,16 +201,6 @@ impl Drop for Launched {
             let _ = fs::remove_dir_all(&self.dir);
         }
     }
-}
-
-/// The end of a file, which may be of any length.
-fn last_of(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    let len = file.metadata()?.len();
-    file.seek(SeekFrom::Start(len.saturating_sub(SAID)))?;
-    let mut last = Vec::new();
-    file.take(SAID).read_to_end(&mut last)?;
-    Ok(last)
 }
 
 /// Whether a text can be a machine's id, which is its directory's name: 1 to 64 of `a-z0-9_-`.

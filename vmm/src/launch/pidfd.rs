@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tine_jailer::files::Socket;
 use tokio::net::UnixStream;
 
 use super::readable::watched;
@@ -16,13 +17,15 @@ use super::readable::watched;
 pub struct Pidfd(OwnedFd);
 
 impl Pidfd {
-    /// The process that serves a socket; `None` when there is none any more.
+    /// The process that serves a socket; `None` when there is none any more, and where a link leads to
+    /// somebody else's.
     pub async fn serving(socket: &Path) -> Option<Self> {
-        let stream = UnixStream::connect(socket).await.ok()?;
+        let socket = Socket::at(socket).ok()?;
+        let stream = UnixStream::connect(socket.path()).await.ok()?;
         let pid = Pid::from_raw(stream.peer_cred().ok()?.pid()?)?;
         let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         // It still serves, so the number is still its own.
-        UnixStream::connect(socket).await.ok()?;
+        UnixStream::connect(socket.path()).await.ok()?;
         Some(Self(process))
     }
 
