@@ -1,12 +1,14 @@
 //! Many machines out of one snapshot or one other machine: each in a process of its own, a few on
 //! their way at a time, and what becomes of one is nothing to the others.
 
-use std::fs;
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, linkat, openat};
 use serde_json::{Value, json};
 use tine::client::Machine;
 use tine::control::GuestIdentity;
@@ -164,12 +166,22 @@ pub async fn one(
 }
 
 /// Gives the layers of a fork's disks names in a machine's directory, which its jail has nothing to do
-/// with.
+/// with. The machine that was forked can put anything in their place, and no link of it is followed.
 fn link_layers(layers: &Path, dir: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(layers)? {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let layers = openat(CWD, layers, flags, Mode::empty())?;
+    for entry in Dir::read_from(&layers)? {
         let entry = entry?;
-        if entry.file_name().as_encoded_bytes().starts_with(b"disk-") {
-            fs::hard_link(entry.path(), dir.join(entry.file_name()))?;
+        let name = entry.file_name();
+        if !name.to_bytes().starts_with(b"disk-") {
+            continue;
+        }
+        let linked = dir.join(OsStr::from_bytes(name.to_bytes()));
+        linkat(&layers, name, CWD, &linked, AtFlags::empty())?;
+        // Only now that it is out of the other's reach.
+        if !linked.symlink_metadata()?.is_file() {
+            let name = name.to_string_lossy();
+            return Err(io::Error::other(format!("its layer {name} is no file")));
         }
     }
     Ok(())

@@ -5,6 +5,8 @@ use std::fmt;
 
 use tine::client::Error;
 
+use super::output::printable;
+
 /// Tine could not do what was asked.
 #[derive(Debug)]
 pub struct Failure {
@@ -49,7 +51,8 @@ impl Failure {
             Error::InputCut { request_id } => {
                 format!("machine {id}: {err}: `tine attach {id} {request_id}`")
             }
-            err => format!("machine {id}: {err}"),
+            // The machine may have worded it.
+            err => format!("machine {id}: {}", printable(&err.to_string())),
         })
     }
 }

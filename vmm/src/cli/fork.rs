@@ -35,6 +35,11 @@ pub struct Args {
 
 /// Makes the copies; the result is the status to exit with.
 pub async fn fork(args: Args) -> Result<u8, Failure> {
+    let dir = rundir::find(&args.id)?;
+    // As a jail shows it: nothing in there is a link that the machine made.
+    let dir = dir
+        .canonicalize()
+        .map_err(|err| Failure::new(format!("cannot open {}: {err}", dir.display())))?;
     let machine = rundir::machine(&args.id)?;
     let failed = |err| Failure::of(&args.id, &err);
     let status = machine.status().await.map_err(failed)?;
@@ -53,11 +58,11 @@ pub async fn fork(args: Args) -> Result<u8, Failure> {
     copies::check_room(args.options.count)?;
     let mut files = args.jail.files()?;
     let patience = args.options.timeout.unwrap_or(process::PATIENCE);
-    let handed = Handed::out(&machine, args.options.count, patience).await;
+    let handed = Handed::out_of(&machine, &dir, args.options.count, patience).await;
     let handed = handed.map_err(failed)?;
     if let Some(files) = &mut files {
         // By its name: what it is there for ends with it.
-        files.show(handed.socket(), true)?;
+        files.add(handed.socket().into(), true);
     }
     let origin = Origin {
         layers: handed.layers().map(Into::into),

@@ -1,6 +1,5 @@
 //! `tine gc`: the end of what machines left that were killed, and of what a power cut left.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
@@ -51,6 +50,10 @@ pub async fn gc(args: Args) -> Result<u8, Failure> {
         }
     }
     if !args.dry_run {
+        for dir in jail::note::orphans(&rundir::root()?) {
+            // What cannot be removed is in nobody's way.
+            let _ = jail::note::forget(&dir);
+        }
         jail::drop_base(&base);
     }
     let failed: Vec<String> = done
@@ -88,7 +91,7 @@ fn remove(known: &Known, dry_run: bool, done: &mut Done) {
     }
     match dry_run {
         true => done.removed.push(dir.to_owned()),
-        false => match fs::remove_dir_all(dir) {
+        false => match rundir::remove(dir) {
             Ok(()) => done.removed.push(dir.to_owned()),
             Err(err) => done.left.push((dir.to_owned(), err.to_string())),
         },

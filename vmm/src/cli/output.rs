@@ -105,8 +105,12 @@ pub fn printable(text: &str) -> String {
     text.replace(|c: char| c.is_control(), "\u{fffd}")
 }
 
-/// Rows as columns, each as wide as its widest.
+/// Rows as columns, each as wide as its widest. What is in them may be a guest's text.
 pub fn table(rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| row.iter().map(|cell| printable(cell)).collect())
+        .collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -117,7 +121,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let cells = row.iter().zip(&widths);
         let line: Vec<String> = cells
             .map(|(cell, width)| format!("{cell:width$}"))
@@ -137,6 +141,8 @@ mod tests {
         let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
         let text = table(&[row(["ID", "STATE"]), row(["long-id", "x"])]);
         assert_eq!(text, "ID       STATE\nlong-id  x\n");
+        let text = table(&[row(["a\x1b[2J", "b\nc"])]);
+        assert_eq!(text, "a\u{fffd}[2J  b\u{fffd}c\n");
     }
 
     #[test]

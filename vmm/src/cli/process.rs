@@ -1,7 +1,7 @@
 //! A machine in a process of its own, `tine-vmm`, on its way up.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use tine::client::{Error, Machine, Record};
 use tine::config::MachineConfig;
 use tine::ready::Readiness;
+use tine_jailer::files;
 
 use super::exec::Place;
 use super::failure::Failure;
@@ -27,6 +28,8 @@ use super::{exit, output};
 pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Lines of the console, or of the process's own output, that a failure shows.
 const LINES: usize = 12;
+/// Bytes of them at most, which are read from the end of their file.
+const SAID: u64 = 16 << 10;
 /// The request id of the command that a machine is started with.
 pub const MAIN: &str = "main";
 
@@ -55,14 +58,26 @@ impl Process {
             // As it is called in there.
             dir = dir.canonicalize().unwrap_or(dir);
         }
-        Ok(Self {
+        // From here on it is removed if this fails.
+        let process = Self {
             id,
             dir,
             child: None,
             jail,
             again: false,
             tied: false,
-        })
+        };
+        let noted = match &process.jail {
+            Some(files) => files.note(&process.dir),
+            None => jail::note::drop_stale(&process.dir),
+        };
+        match noted {
+            Ok(()) => Ok(process),
+            Err(failure) => {
+                let _ = rundir::remove(&process.dir);
+                Err(failure)
+            }
+        }
     }
 
     /// The process is to end with this one, which is its only user. Its directory stays if this one
@@ -112,7 +127,7 @@ impl Process {
         let _ = flock(&lock, FlockOperation::LockShared);
         if self.again && !rundir::is_served(&self.dir) {
             // Of one that was killed. Who replaces a socket waits for that lock.
-            let _ = fs::remove_file(self.dir.join(SOCKET));
+            let _ = std::fs::remove_file(self.dir.join(SOCKET));
         }
         let machine = match self.spawn().await? {
             true => Machine::connect(self.dir.join(SOCKET)).await,
@@ -198,7 +213,9 @@ impl Process {
         let log = self.dir.join(LOG);
         let failed =
             |err: io::Error| Failure::new(format!("cannot start {}: {err}", program.display()));
-        let out = File::create(&log).map_err(failed)?;
+        // The machine may have had an earlier life in there, and have left anything under that name.
+        let out = files::create(&log)
+            .map_err(|err| Failure::new(format!("cannot write {}: {err}", log.display())))?;
         let mut command = Command::new(&program);
         command
             .current_dir("/")
@@ -257,9 +274,11 @@ impl Process {
 
     /// What went wrong, with what the process and the guest said last.
     pub fn failure(&self, why: &str) -> Failure {
-        let mut words = format!("machine {}: {why}", self.id);
+        // The machine may have worded it.
+        let why: Vec<String> = why.lines().map(output::printable).collect();
+        let mut words = format!("machine {}: {}", self.id, why.join("\n"));
         for (name, from) in [(LOG, "process"), (CONSOLE, "console")] {
-            let text = fs::read(self.dir.join(name)).unwrap_or_default();
+            let text = files::read_end(&self.dir.join(name), SAID).unwrap_or_default();
             let text = String::from_utf8_lossy(&text);
             let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
             for line in &lines[lines.len().saturating_sub(LINES)..] {
@@ -289,7 +308,7 @@ impl Process {
             let _ = jail::discard(&self.dir);
         }
         if !self.again {
-            let _ = fs::remove_dir_all(&self.dir);
+            let _ = rundir::remove(&self.dir);
         }
     }
 }

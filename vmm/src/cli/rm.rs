@@ -1,6 +1,5 @@
 //! `tine rm`: the end of machines, and of what is left of them.
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -70,7 +69,8 @@ pub async fn remove(id: &str, force: bool) -> Result<(), Failure> {
     // It may have no socket any more and be writing its last record, or have none yet, since who made
     // it was killed.
     kill_process_of(&dir);
-    fs::remove_dir_all(&dir)
+    jail::kill(&dir)?;
+    rundir::remove(&dir)
         .map_err(|err| Failure::new(format!("cannot remove {}: {err}", dir.display())))?;
     if !served {
         // One that was about to become a machine has found its directory until now.

@@ -2,7 +2,8 @@
 //!
 //! In a machine's directory are its socket (`api.sock`), its console (`console.log`), its
 //! process's own output (`vmm.log`) and its usage records. The place itself belongs to the user
-//! alone: whoever can write to a machine's socket is in command of it.
+//! alone: whoever can write to a machine's socket is in command of it. Beside the directory of a machine
+//! in a jail is the note of what it was shown (`.ID.shown`).
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -13,8 +14,10 @@ use std::path::{Path, PathBuf};
 use tine::client::Machine;
 use tine::launch::is_id;
 pub use tine::launch::{CONSOLE, LOG, SOCKET};
+use tine_jailer::files::Socket;
 
 use super::failure::Failure;
+use super::jail;
 
 /// Name of the program that is a machine.
 pub const PROGRAM: &str = "tine-vmm";
@@ -104,6 +107,18 @@ pub fn create(id: &str) -> Result<PathBuf, Failure> {
     }
 }
 
+/// Removes a machine's directory, and what is noted beside it.
+///
+/// # Errors
+///
+/// When there is none, or something of it stays; the note does then, too.
+pub fn remove(dir: &Path) -> io::Result<()> {
+    let removed = fs::remove_dir_all(dir);
+    // It may have been left by who was killed between the two.
+    jail::note::forget(dir)?;
+    removed
+}
+
 /// What others could write to would let them command our machines.
 fn check_private(root: &Path) -> Result<(), Failure> {
     let meta = fs::metadata(root)
@@ -121,7 +136,8 @@ fn check_private(root: &Path) -> Result<(), Failure> {
 
 /// Whether a process answers at the directory's socket.
 pub fn is_served(dir: &Path) -> bool {
-    match UnixStream::connect(dir.join(SOCKET)) {
+    let socket = Socket::at(&dir.join(SOCKET));
+    match socket.and_then(|socket| UnixStream::connect(socket.path())) {
         Ok(_) => true,
         // So many wait for it that no more are let in.
         Err(err) => err.kind() == io::ErrorKind::WouldBlock,

@@ -11,10 +11,11 @@ use tine_guest_agent::status::ShutdownRequest;
 use tine_jailer::files;
 
 use super::failure::Failure;
+use super::jail::{self, Files, Note};
 use super::process::Process;
 use super::rundir::{self, SOCKET};
 use super::session::Signals;
-use super::{jail, output, parse};
+use super::{output, parse};
 use tine::launch::Pidfd;
 
 /// How long a guest may take to end its processes and write its disks, when nothing is said.
@@ -83,13 +84,15 @@ pub async fn start(args: Start) -> Result<u8, Failure> {
     if rundir::is_served(&dir) {
         return Err(Failure::new(format!("machine {} runs already", args.id)));
     }
-    let mut config = read(&args.id, &dir)?;
     let signals = Signals::watch()?;
-    let mut files = args.jail.files()?;
-    if let Some(files) = &mut files {
-        files.show_written(&mut config)?;
-    }
-    let mut process = Process::again(&args.id, dir, files);
+    let jail = args.jail.files()?;
+    let (config, files) = admit(&args.id, &dir, jail.as_ref())?;
+    let dir = match &files {
+        // As the record is going to be read again: by plain paths.
+        Some(_) => dir.canonicalize().map_err(|err| cannot(&args.id, &err))?,
+        None => dir,
+    };
+    let mut process = Process::again(&args.id, dir, jail.and(files));
     let bring_up = async |process: &Process, machine: &Machine| {
         process.put(machine, "/v1/config", &config).await?;
         let action = json!({ "action_type": "InstanceStart" });
@@ -104,22 +107,56 @@ pub async fn start(args: Start) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// What the machine's process has left. One that was restored knows no kernel: it boots the built
-/// image.
+/// What the machine's process has left.
 fn read(id: &str, dir: &Path) -> Result<Value, Failure> {
     let path = dir.join(record::FILE);
-    let failed = |err: &dyn std::fmt::Display| {
-        Failure::new(format!(
-            "machine {id} cannot be started again: {}: {err}",
-            path.display()
-        ))
-    };
+    let failed = |err: &dyn std::fmt::Display| cannot(id, &format!("{}: {err}", path.display()));
     let bytes = files::read(&path, record::MAX_LEN).map_err(|err| failed(&err))?;
-    let mut config: Value = serde_json::from_slice(&bytes).map_err(|err| failed(&err))?;
-    if config["kernel"].is_null() {
-        let image = Image::built().map_err(|err| failed(&err))?;
-        config["kernel"] = json!(image.kernel);
-        config["initrd"] = json!(image.initramfs);
+    match serde_json::from_slice(&bytes).map_err(|err| failed(&err))? {
+        config @ Value::Object(_) => Ok(config),
+        _ => Err(failed(&"it is not an object")),
     }
-    Ok(config)
+}
+
+/// The machine's record, and what is shown to it of what that names. One that was in a jail may have been
+/// taken over by its guest and have named what it likes: it gets what it had, with a jail or, this
+/// time, without. No files where no jail was ever involved.
+fn admit(id: &str, dir: &Path, jail: Option<&Files>) -> Result<(Value, Option<Files>), Failure> {
+    let note = Note::of(dir)?;
+    if note.is_some() {
+        // Its last process may be on its way out. Nothing changes any more after that.
+        jail::discard(dir)?;
+    }
+    let mut config = read(id, dir)?;
+    let mut files = jail.cloned().unwrap_or_default();
+    // One that was restored knows no kernel: it boots the built image, whatever it says of that.
+    let image = match config["kernel"].is_null() {
+        true => Some(Image::built().map_err(|err| cannot(id, &err))?),
+        false => None,
+    };
+    if image.is_some() {
+        config["initrd"] = Value::Null;
+    }
+    match (&note, jail) {
+        (Some(note), _) => {
+            // As it is called in a jail.
+            let own = dir.canonicalize().map_err(|err| cannot(id, &err))?;
+            let admitted = note.admit(&mut files, &config, &own);
+            admitted.map_err(|failure| cannot(id, &failure.words))?;
+        }
+        (None, Some(_)) => files.show_written(&mut config)?,
+        (None, None) => {}
+    }
+    if let Some(image) = image {
+        config["kernel"] = json!(files.show(&image.kernel, false)?);
+        config["initrd"] = json!(files.show(&image.initramfs, false)?);
+    }
+    match note.is_some() || jail.is_some() {
+        true => files.note(dir).map(|()| (config, Some(files))),
+        false => Ok((config, None)),
+    }
+}
+
+fn cannot(id: &str, why: &dyn std::fmt::Display) -> Failure {
+    Failure::new(format!("machine {id} cannot be started again: {why}"))
 }

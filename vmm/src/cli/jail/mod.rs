@@ -1,14 +1,18 @@
 //! Machines in jails: whether one is wanted, and what of the host is shown in it.
 
+mod admission;
+pub mod note;
 mod stage;
 mod start;
 
+pub use note::Note;
 pub use stage::Stage;
-pub use start::{base, discard, drop_base, start};
+pub use start::{base, discard, drop_base, kill, start};
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tine::config::{ConsoleConfig, MachineConfig};
 use tine_jailer::Bind;
@@ -103,7 +107,7 @@ pub fn refuse_network(interfaces: &Value) -> Result<(), Failure> {
 }
 
 /// A file or directory of the host, shown under the path that it has there.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Shown {
     path: PathBuf,
     writable: bool,
@@ -140,14 +144,17 @@ impl Files {
                 path.display()
             )));
         }
-        match self.shown.iter_mut().find(|shown| shown.path == plain) {
-            Some(shown) => shown.writable |= writable,
-            None => self.shown.push(Shown {
-                path: plain.clone(),
-                writable,
-            }),
-        }
+        self.add(plain.clone(), writable);
         Ok(plain)
+    }
+
+    /// Shows what a plain path names when the jail is made. Should it lead through a link then, there is
+    /// no jail.
+    pub fn add(&mut self, path: PathBuf, writable: bool) {
+        match self.shown.iter_mut().find(|shown| shown.path == path) {
+            Some(shown) => shown.writable |= writable,
+            None => self.shown.push(Shown { path, writable }),
+        }
     }
 
     /// Shows all that a machine to be booted is made of.
@@ -168,17 +175,20 @@ impl Files {
         }
     }
 
-    /// The same of a machine that has been written down as the body of a `PUT /v1/config`.
+    /// The same of a machine that has been written down as the body of a `PUT /v1/config` by a process
+    /// that was in no jail; [`Note::admit`] is for the others.
     pub fn show_written(&mut self, config: &mut Value) -> Result<(), Failure> {
         refuse_network(&config["network"])?;
         for file in ["kernel", "initrd"] {
-            self.show_in(&mut config[file], false)?;
+            self.show_in(config.get_mut(file), false)?;
         }
-        for drive in config["drives"].as_array_mut().into_iter().flatten() {
+        let drives = config.get_mut("drives").and_then(Value::as_array_mut);
+        for drive in drives.into_iter().flatten() {
             let writable = drive["read_only"] != true;
-            self.show_in(&mut drive["path"], writable)?;
-            for lower in drive["lower"].as_array_mut().into_iter().flatten() {
-                self.show_in(&mut lower["path"], false)?;
+            self.show_in(drive.get_mut("path"), writable)?;
+            let lower = drive.get_mut("lower").and_then(Value::as_array_mut);
+            for lower in lower.into_iter().flatten() {
+                self.show_in(lower.get_mut("path"), false)?;
             }
         }
         match config["console"].as_str().map(PathBuf::from) {
@@ -192,8 +202,10 @@ impl Files {
     }
 
     /// Shows the file that a value names, if it names one.
-    fn show_in(&mut self, value: &mut Value, writable: bool) -> Result<(), Failure> {
-        if let Some(path) = value.as_str() {
+    fn show_in(&mut self, value: Option<&mut Value>, writable: bool) -> Result<(), Failure> {
+        if let Some(value) = value
+            && let Some(path) = value.as_str()
+        {
             *value = json!(self.show(Path::new(path), writable)?);
         }
         Ok(())

@@ -69,12 +69,13 @@ impl Stage {
     /// Puts what the machine has written where it belongs.
     pub fn publish(self) -> Result<(), Failure> {
         let put = || -> io::Result<()> {
-            // The machine has written it, and may be hostile.
-            if !self.path().symlink_metadata()?.is_dir() {
-                return Err(io::ErrorKind::NotADirectory.into());
-            }
             let flags = RenameFlags::NOREPLACE;
             renameat_with(CWD, self.path(), CWD, &self.target, flags)?;
+            // The machine has written it, and may be hostile. It could put a link there until now.
+            if !self.target.symlink_metadata()?.is_dir() {
+                std::fs::remove_file(&self.target)?;
+                return Err(io::ErrorKind::NotADirectory.into());
+            }
             files::open_dir(self.target.parent().unwrap_or(Path::new("/")))?.sync_all()
         };
         let done = put();

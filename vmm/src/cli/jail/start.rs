@@ -236,22 +236,48 @@ fn become_monitor(plan: &Plan, tell: RawFd) -> io::Result<()> {
     tine::process::leave_telling(tell, said.as_bytes())
 }
 
+/// The place of the jail of the machine whose directory is `dir`, as the jailer takes it, without links,
+/// and the machine's id; `None` where there are no jails.
+fn place_of(dir: &Path) -> io::Result<Option<(PathBuf, &str)>> {
+    let base = dir.with_file_name(BASE);
+    match dir.file_name().and_then(|name| name.to_str()) {
+        Some(id) if base.is_dir() => Ok(Some((base.canonicalize()?, id))),
+        _ => Ok(None),
+    }
+}
+
+/// Ends the process of the machine whose directory is `dir`, if it has one in a jail, whatever that
+/// process has made of its socket and its arguments.
+pub fn kill(dir: &Path) -> Result<(), Failure> {
+    let failed = |err: &dyn std::fmt::Display| {
+        let dir = dir.display();
+        Failure::new(format!("cannot end the process of {dir}: {err}"))
+    };
+    match place_of(dir).map_err(|err| failed(&err))? {
+        None => Ok(()),
+        Some((base, id)) => {
+            tine_jailer::kill(&base, rundir::PROGRAM, id).map_err(|err| failed(&err))
+        }
+    }
+}
+
 /// Removes the jail of the machine whose directory is `dir`, and which has ended, if it had one.
 pub fn discard(dir: &Path) -> Result<(), Failure> {
-    let base = dir.with_file_name(BASE);
-    let Some(id) = dir.file_name().and_then(|name| name.to_str()) else {
-        return Ok(());
-    };
-    if !base.is_dir() {
-        return Ok(());
-    }
     let failed = |why: &dyn std::fmt::Display| {
-        Failure::new(format!("cannot remove the jail of machine {id}: {why}"))
+        let dir = dir.display();
+        Failure::new(format!("cannot remove the jail of {dir}: {why}"))
     };
-    // As the jailer takes it: without links.
-    let base = base.canonicalize().map_err(|err| failed(&err))?;
+    let Some((base, id)) = place_of(dir).map_err(|err| failed(&err))? else {
+        return Ok(());
+    };
     let collected = tine_jailer::discard(&base, rundir::PROGRAM, id);
-    match collected.map_err(|err| failed(&err))?.left.pop() {
+    let mut collected = collected.map_err(|err| failed(&err))?;
+    if !collected.living.is_empty() {
+        return Err(failed(&format!(
+            "its process has not ended: `tine rm -f {id}` ends it"
+        )));
+    }
+    match collected.left.pop() {
         None => {
             drop_base(&base);
             Ok(())

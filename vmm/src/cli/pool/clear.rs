@@ -1,7 +1,5 @@
 //! The end of a pool's machines, wherever on their way they are.
 
-use std::fs;
-
 use rustix::fs::{FlockOperation, flock};
 use tine_jailer::files;
 
@@ -67,7 +65,7 @@ pub async fn end(marker: &Marker) -> Result<(), Failure> {
     };
     // One that had no socket yet.
     kill_process_of(&dir);
-    match fs::remove_dir_all(&dir) {
+    match rundir::remove(&dir) {
         Err(err) if err.kind() != std::io::ErrorKind::NotFound => {
             removed?;
             Err(Failure::new(format!(

@@ -106,6 +106,7 @@ pub async fn build(args: Args) -> Result<u8, Failure> {
     })?;
     process.clean_up();
     building.drop_scratch()?;
+    building.check_snapshot()?;
     let snapshot = Snapshot::open(&building.snapshot());
     let snapshot = snapshot.map_err(|err| Failure::new(err.to_string()))?;
     let machine = &snapshot.manifest().machine;

@@ -145,6 +145,17 @@ impl Building {
         self.dir.join(SNAPSHOT)
     }
 
+    /// Refuses a snapshot that is a link: the machine wrote it, and which directory of the host a template
+    /// is, and is shown in jails, is not the machine's to say. It has ended.
+    pub fn check_snapshot(&self) -> Result<(), Failure> {
+        let path = self.snapshot();
+        let found = path.symlink_metadata();
+        match found.map_err(|err| failed("open", &path, &err))?.is_dir() {
+            true => Ok(()),
+            false => Err(failed("use", &path, &io::ErrorKind::NotADirectory.into())),
+        }
+    }
+
     /// A path for a file that is needed meanwhile; [`Building::drop_scratch`] removes it.
     pub fn scratch(&self) -> PathBuf {
         self.dir.join("scratch")
@@ -203,6 +214,6 @@ fn clear_machine(dir: &Path, id: &str) -> bool {
     }
     // What cannot be removed now is by `tine gc`.
     let _ = jail::discard(&machine);
-    let _ = fs::remove_dir_all(&machine);
+    let _ = rundir::remove(&machine);
     true
 }

@@ -170,6 +170,21 @@ fn one_in_the_making_is_not_seen_and_not_cleared() {
     assert_eq!(entries(&store.root).unwrap(), [] as [String; 0]);
 }
 
+#[test]
+fn a_machine_does_not_say_which_directory_a_template_is() {
+    let (dir, store) = store();
+    let building = begin(&store);
+    fs::remove_dir_all(building.snapshot()).unwrap();
+    let missing = building.check_snapshot().unwrap_err();
+    assert!(missing.words.contains("cannot open"), "{missing}");
+    std::os::unix::fs::symlink(dir.path(), building.snapshot()).unwrap();
+    let refused = building.check_snapshot().unwrap_err();
+    assert!(refused.words.contains("cannot use"), "{refused}");
+    fs::remove_file(building.snapshot()).unwrap();
+    fs::create_dir(building.snapshot()).unwrap();
+    building.check_snapshot().unwrap();
+}
+
 /// All steps of a build: what it has done by then is what a killed one leaves.
 #[test]
 fn what_killed_builds_leave_is_cleared() {
