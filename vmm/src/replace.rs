@@ -17,13 +17,18 @@ pub fn is_named(path: &Path, open: &File) -> bool {
     }
 }
 
+/// The name of what [`replace`] writes first, and leaves where its process is killed meanwhile.
+pub fn temporary(name: &str) -> String {
+    format!(".{name}.new")
+}
+
 /// Writes a file of a directory, in the place of an earlier one of its name, and makes it durable.
 ///
 /// # Errors
 ///
 /// Those of the operating system. The earlier file is then as it was, or already replaced.
 pub fn replace(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let temporary = dir.join(format!(".{name}.new"));
+    let temporary = dir.join(temporary(name));
     let mut file = files::create(&temporary)?;
     file.write_all(bytes)?;
     file.sync_all()?;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use tine::control::record;
-use tine::replace::replace;
+use tine::replace::{replace, temporary};
 use tine_jailer::files;
 
 use super::{Files, Shown};
@@ -54,10 +54,15 @@ pub fn forget(dir: &Path) -> io::Result<()> {
 }
 
 fn remove(dir: &Path) -> io::Result<()> {
-    match fs::remove_file(path_of(dir)) {
-        Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
-        _ => Ok(()),
+    let name = name_of(dir);
+    // And what is left of one whose writer was killed.
+    for name in [temporary(&name), name] {
+        match fs::remove_file(dir.with_file_name(name)) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
+            _ => {}
+        }
     }
+    Ok(())
 }
 
 /// Forgets what was shown to an earlier machine of the id, for a new one that gets no jail.
@@ -74,7 +79,11 @@ pub fn orphans(root: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     let dirs = entries.filter_map(|entry| {
         let name = entry.file_name();
-        let id = name.to_str()?.strip_prefix('.')?.strip_suffix(END)?;
+        let name = name.to_str()?;
+        let half = name
+            .strip_prefix('.')
+            .and_then(|name| name.strip_suffix(".new"));
+        let id = half.unwrap_or(name).strip_prefix('.')?.strip_suffix(END)?;
         let dir = root.join(rundir::id(id).ok()?);
         dir.symlink_metadata().is_err().then_some(dir)
     });
@@ -151,6 +160,12 @@ mod tests {
         assert!(!note.exists());
         forget(&own).unwrap();
         assert!(Note::of(&own).unwrap().is_none());
+        // Of one who was killed while it wrote.
+        let half = root.join("..m.shown.new");
+        fs::write(&half, "[").unwrap();
+        assert_eq!(orphans(root), std::slice::from_ref(&own));
+        forget(&own).unwrap();
+        assert!(!half.exists());
         fs::write(&note, "[").unwrap();
         assert!(Note::of(&own).is_err(), "it is not as if there were none");
         drop_stale(&own).unwrap();
