@@ -22,6 +22,7 @@ use super::monitor::Monitor;
 use super::run::config::remote;
 use super::rundir::{self, CONSOLE, LOG, SOCKET};
 use super::session::Signals;
+use super::timing::Timing;
 use super::{exit, output};
 
 /// How long a machine may take until it is running, when nothing else is said.
@@ -179,9 +180,23 @@ impl Process {
         }
     }
 
+    /// Waits until the machine is running, and starts the command that it is there for, if there is one.
+    pub async fn run_when_running(
+        &self,
+        machine: &Machine,
+        limit: Option<Duration>,
+        place: &Place,
+        command: &[OsString],
+        timing: &mut Timing,
+    ) -> Result<(), Failure> {
+        self.wait_until_running(machine, limit).await?;
+        timing.phase("guest to agent");
+        self.run_command(machine, place, command).await
+    }
+
     /// Starts the command that the machine is there for, if there is one; one that cannot be started is a failure
     /// with its own status.
-    pub async fn run_command(
+    async fn run_command(
         &self,
         machine: &Machine,
         place: &Place,

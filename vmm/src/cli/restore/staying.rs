@@ -155,8 +155,8 @@ async fn ready(
     if args.no_wait {
         return Ok(());
     }
-    process.wait_until_running(machine, args.timeout).await?;
-    timing.phase("guest to agent");
-    let command = &args.command;
-    process.run_command(machine, &args.place, command).await
+    let (limit, command) = (args.timeout, &args.command);
+    process
+        .run_when_running(machine, limit, &args.place, command, timing)
+        .await
 }

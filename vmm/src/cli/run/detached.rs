@@ -41,10 +41,10 @@ pub async fn start(args: Args) -> Result<u8, Failure> {
         if args.no_wait {
             return Ok(());
         }
-        process.wait_until_running(machine, args.timeout).await?;
-        timing.phase("guest to agent");
-        let command = &args.command;
-        process.run_command(machine, &args.place, command).await
+        let (limit, command) = (args.timeout, &args.command);
+        process
+            .run_when_running(machine, limit, &args.place, command, &mut timing)
+            .await
     };
     process.bring_up(signals, bring_up).await?;
     output::print(&words(&process, args.json, !args.command.is_empty()))?;
