@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::CWD;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tine_jailer::files;
 
 /// Whether a path, which is followed no further, names an open file or directory.
@@ -32,6 +32,7 @@ pub fn replace(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let mut file = files::create(&temporary)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    rustix::fs::renameat(CWD, &temporary, CWD, dir.join(name))?;
+    // By the same call as other files get their names, so that no filter has to allow two.
+    renameat_with(CWD, &temporary, CWD, dir.join(name), RenameFlags::empty())?;
     File::open(dir)?.sync_all()
 }

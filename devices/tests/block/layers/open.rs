@@ -98,6 +98,11 @@ fn an_overlay_takes_nobodys_place() {
     );
     let err = create_error(&stack.dir.path().join("none/overlay.qcow2"));
     assert!(err.contains("No such file"), "{err}");
+    // Nor is one that was not made left beside it, or one that was under another name.
+    let left = std::fs::read_dir(stack.dir.path()).unwrap();
+    let mut left: Vec<_> = left.map(|entry| entry.unwrap().path()).collect();
+    left.sort();
+    assert_eq!(left, stack.layers);
     stack.assert_right();
 }
 
