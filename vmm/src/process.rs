@@ -55,6 +55,21 @@ pub fn map_heap_ahead() {
     }
 }
 
+/// Maps all of the program's code that is in the host's memory, for a process that has the time:
+/// the first run of each page of it is some 6 us of a fault otherwise.
+pub fn map_code_ahead() {
+    unsafe extern "C" {
+        static __executable_start: u8;
+        static etext: u8;
+    }
+    let (start, end) = (&raw const __executable_start, &raw const etext);
+    let (start, length) = (start.cast_mut().cast(), end.addr() - start.addr());
+    // SAFETY: the linker defines both, around the program's headers, constants and code. This advice changes no
+    // memory's content and touches nothing that is not mapped: an older kernel, or a gap, is an error that is
+    // left alone.
+    unsafe { libc::madvise(start, length, libc::MADV_POPULATE_READ) };
+}
+
 /// Lets nobody of the same user look into the process, and has no memory of it written anywhere
 /// when it crashes.
 pub fn keep_to_itself() -> std::io::Result<()> {

@@ -1,14 +1,18 @@
 //! How a new `tine-vmm` tells the one who started it that its socket can be connected to: it writes a
 //! newline to a descriptor that it was given by number (`--ready-fd`), as s6 and its like have it. One
-//! that ends before it gets so far closes the descriptor without a word.
+//! that ends before it gets so far closes the descriptor without a word. And how it is told, where it was
+//! started before its machine was known, the rest of its arguments (`--args-fd`).
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
+use std::net::Shutdown;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 
 use rustix::io::fcntl_dupfd_cloexec;
 use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe;
 
 /// What is written.
 pub const READY: u8 = b'\n';
@@ -25,12 +29,7 @@ impl Ready {
     ///
     /// When it is not open.
     pub fn take(number: RawFd) -> io::Result<Self> {
-        if number < 0 {
-            return Err(io::Error::from(rustix::io::Errno::BADF));
-        }
-        // SAFETY: a number that is not open is an error of the call, in which alone this is used.
-        let given = unsafe { BorrowedFd::borrow_raw(number) };
-        let own = fcntl_dupfd_cloexec(given, 3)?;
+        let own = duplicate(number)?;
         if number > 2 {
             // SAFETY: it is open, as has been seen, and handed over to here by who started this program.
             drop(unsafe { OwnedFd::from_raw_fd(number) });
@@ -43,37 +42,82 @@ impl Ready {
     /// # Errors
     ///
     /// When it cannot be written. That nobody listens any more is none.
-    pub fn tell(mut self) -> io::Result<()> {
-        match self.0.write_all(&[READY]) {
+    pub fn tell(self) -> io::Result<()> {
+        self.tell_of_waiting()
+    }
+
+    /// Tells, by the same byte, that more has to be said before there can be a socket (`--args-fd`).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::tell`].
+    pub fn tell_of_waiting(&self) -> io::Result<()> {
+        match (&self.0).write_all(&[READY]) {
             Err(err) if err.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             written => written,
         }
     }
 }
 
+/// Another descriptor, of this process's own, for what a descriptor that it was given by number is open to.
+///
+/// # Errors
+///
+/// When the number is not open.
+pub fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
+    if number < 0 {
+        return Err(io::Error::from(rustix::io::Errno::BADF));
+    }
+    // SAFETY: a number that is not open is an error of the call, in which alone this is used.
+    let given = unsafe { BorrowedFd::borrow_raw(number) };
+    Ok(fcntl_dupfd_cloexec(given, 3)?)
+}
+
 /// The end of the one who starts it.
 #[derive(Debug)]
-pub struct Readiness(pipe::Receiver);
+pub struct Readiness(UnixStream);
 
 impl Readiness {
     /// What is waited at, and what the new process gets: this process has to close it then.
     ///
     /// # Errors
     ///
-    /// When there can be no pipe.
+    /// When there can be no pair of sockets.
     pub fn new() -> io::Result<(Self, OwnedFd)> {
-        let (hear, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        Ok((Self(pipe::Receiver::from_owned_fd(hear)?), tell))
+        let (hear, tell) = UnixStream::pair()?;
+        hear.set_nonblocking(true)?;
+        Ok((Self(hear), tell.into()))
     }
 
-    /// Waits until the process is ready, which is true, or has ended or will never be.
+    /// Waits until the process is ready, which is true, or has ended or will never be. In a runtime of
+    /// tokio's, each time in any.
     ///
     /// # Errors
     ///
-    /// When the pipe cannot be read.
-    pub async fn heard(mut self) -> io::Result<bool> {
+    /// When it cannot be read.
+    pub async fn heard(&self) -> io::Result<bool> {
+        let mut hear = tokio::net::UnixStream::from_std(self.0.try_clone()?)?;
         let mut byte = [0];
-        Ok(self.0.read(&mut byte).await? == 1 && byte == [READY])
+        Ok(hear.read(&mut byte).await? == 1 && byte == [READY])
+    }
+
+    /// Says what the process waits for, the rest of its arguments (`--args-fd`).
+    ///
+    /// # Errors
+    ///
+    /// When it has ended, or a word has a zero byte.
+    pub fn say(&self, words: &[&OsStr]) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        for word in words {
+            if word.as_bytes().contains(&0) {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+            bytes.extend_from_slice(word.as_bytes());
+            bytes.push(0);
+        }
+        // They fit into the socket's buffer: what does not is an error, and the process is not told anything.
+        (&self.0).write_all(&bytes)?;
+        self.0.shutdown(Shutdown::Write)
     }
 }
 

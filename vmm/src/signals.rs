@@ -5,7 +5,7 @@ use std::io;
 use std::thread;
 
 use tine_jailer::seccomp::{self, Role};
-use vmm_sys_util::signal::{block_signal, create_sigset};
+use vmm_sys_util::signal::{block_signal, create_sigset, unblock_signal};
 
 const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
@@ -21,6 +21,19 @@ pub fn block() -> io::Result<Blocked> {
 }
 
 impl Blocked {
+    /// Does `work` in this thread, and has the signals do meanwhile what they did before.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be let through, or made to wait again.
+    pub fn lift<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+        for signal in ENDING {
+            unblock_signal(signal).map_err(|err| io::Error::other(err.to_string()))?;
+        }
+        let done = work();
+        block().map(|Self(())| done)
+    }
+
     /// Calls `on_signal` for each signal, from a thread of its own.
     pub fn forward(self, on_signal: impl Fn(i32) + Send + 'static) -> io::Result<()> {
         let set = create_sigset(&ENDING)?;

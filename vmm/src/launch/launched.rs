@@ -1,5 +1,6 @@
 //! A machine's process, from its start to its end.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::ops::Deref;
@@ -10,7 +11,7 @@ use std::process::{Child, Command};
 
 use tine_jailer::files;
 
-use super::{LaunchError, Pidfd};
+use super::{LaunchError, Launcher, Pidfd};
 use crate::client::Machine;
 use crate::ready::Readiness;
 
@@ -37,13 +38,9 @@ pub struct Launched {
 }
 
 impl Launched {
-    pub(super) async fn start(
-        program: &Path,
-        parent: &Path,
-        id: &str,
-    ) -> Result<Self, LaunchError> {
+    pub(super) async fn start(launcher: &Launcher, id: &str) -> Result<Self, LaunchError> {
         check_id(id)?;
-        let parent = super::absolute(id, parent)?;
+        let parent = super::absolute(id, &launcher.dir)?;
         let dir = parent.join(id);
         let failed = |path: &Path, source| LaunchError::Directory {
             id: id.to_owned(),
@@ -72,37 +69,53 @@ impl Launched {
             dir,
             child: None,
         };
-        let log = launched.dir.join(LOG);
-        let out = files::create(&log).and_then(|out| Ok((out.try_clone()?, out)));
-        let (out, err) = out.map_err(|err| failed(&log, err))?;
-        let pipe = Readiness::new();
-        let (readiness, tell) = pipe.map_err(|source| LaunchError::Program {
-            id: id.to_owned(),
-            program: program.to_owned(),
-            source,
-        })?;
-        let child = Command::new(program)
-            .arg("--api-sock")
-            .arg(launched.machine.socket())
-            .args(["--id", id])
-            .arg("--run-dir")
-            .arg(&launched.dir)
-            // A descriptor that a process gets without a call of ours between its start and its program's.
-            .args(["--ready-fd", "0"])
-            .current_dir("/")
-            .stdin(tell)
-            .stdout(out)
-            .stderr(err)
-            // The keys of a terminal are not meant for it.
-            .process_group(0)
-            .spawn();
-        launched.child = Some(child.map_err(|source| LaunchError::Program {
-            id: id.to_owned(),
-            program: program.to_owned(),
-            source,
-        })?);
+        let (child, readiness) = launched.process(launcher)?;
+        launched.child = Some(child);
         launched.connect(readiness).await?;
         Ok(launched)
+    }
+
+    /// One that waits for a machine, or else a new one.
+    fn process(&self, launcher: &Launcher) -> Result<(Child, Readiness), LaunchError> {
+        let log = self.dir.join(LOG);
+        let failed = |source| LaunchError::Directory {
+            id: self.id.clone(),
+            path: log.clone(),
+            source,
+        };
+        let word = OsStr::new;
+        let words = [
+            word("--api-sock"),
+            self.machine.socket().as_os_str(),
+            word("--id"),
+            word(&self.id),
+            word("--run-dir"),
+            self.dir.as_os_str(),
+        ];
+        if let Some(waiting) = launcher.reserve.take(&words, &log).map_err(failed)? {
+            return Ok(waiting);
+        }
+        let out = files::create(&log).and_then(|out| Ok((out.try_clone()?, out)));
+        let (out, err) = out.map_err(failed)?;
+        let started = Readiness::new().and_then(|(readiness, tell)| {
+            let child = Command::new(&launcher.program)
+                .args(words)
+                // A descriptor that a process gets without a call of ours between its start and its program's.
+                .args(["--ready-fd", "0"])
+                .current_dir("/")
+                .stdin(tell)
+                .stdout(out)
+                .stderr(err)
+                // The keys of a terminal are not meant for it.
+                .process_group(0)
+                .spawn()?;
+            Ok((child, readiness))
+        });
+        started.map_err(|source| LaunchError::Program {
+            id: self.id.clone(),
+            program: launcher.program.clone(),
+            source,
+        })
     }
 
     /// Waits until the process answers.

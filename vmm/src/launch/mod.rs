@@ -24,6 +24,7 @@
 //! # }
 //! ```
 
+mod ahead;
 mod handed;
 mod launched;
 mod limits;
@@ -38,6 +39,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use self::ahead::Reserve;
 pub use self::handed::Handed;
 pub use self::launched::{CONSOLE, LOG, Launched, SOCKET, is_id};
 pub use self::limits::check_room;
@@ -83,6 +85,14 @@ pub enum LaunchError {
         /// The program.
         program: PathBuf,
         /// What the host said.
+        source: io::Error,
+    },
+    /// A process that was to wait for a machine ([`Launcher::stand_by`]) cannot be started.
+    #[error("cannot start {} ahead of its machine: {source}", program.display())]
+    Ahead {
+        /// The program.
+        program: PathBuf,
+        /// What the host said, or the process.
         source: io::Error,
     },
     /// Its process ended before it answered.
@@ -160,6 +170,7 @@ pub struct Launcher {
     dir: PathBuf,
     patience: Duration,
     wait: bool,
+    reserve: Reserve,
 }
 
 impl Launcher {
@@ -172,6 +183,7 @@ impl Launcher {
             dir: dir.into(),
             patience: PATIENCE,
             wait: true,
+            reserve: Reserve::default(),
         }
     }
 
@@ -195,7 +207,7 @@ impl Launcher {
     ///
     /// When the id is in use, or the process cannot be started or ends at once.
     pub async fn start(&self, id: &str) -> Result<Launched, LaunchError> {
-        Launched::start(&self.program, &self.dir, id).await
+        Launched::start(self, id).await
     }
 
     /// Makes a machine of the full snapshot in the directory `snapshot`, and waits until it is running.

@@ -13,16 +13,19 @@ mod entry;
 mod startup;
 
 use std::io::Write;
+use std::os::fd::RawFd;
 
-use args::{Args, HELP, Wanted};
+use args::{Args, HELP, Later, Wanted};
 use tine::api::{Prepared, Socket};
+use tine::arch::x86_64::features;
 use tine::control::settings::MetricsSettings;
 use tine::control::{Controller, Identity, Outcome, StartPlan, record};
+use tine::host::HostKind;
 use tine::ready::Ready;
 use tine::signals::{self, Blocked};
 use tine::{logger, process};
 use tine_devices::mmds::Mmds;
-use tine_jailer::seccomp;
+use tine_jailer::seccomp::{self, Mode};
 use tine_snapshot::{manifest, pair};
 
 const SUCCESS: u8 = 0;
@@ -37,6 +40,7 @@ fn start() -> u8 {
     let ended = match Wanted::of(std::env::args_os()) {
         Err(words) => Err((2, words)),
         Ok(Wanted::Machine(args)) => begin(&args).map_err(|err| (1, err.to_string())),
+        Ok(Wanted::Later(later)) => begin_later(*later),
         Ok(Wanted::Help) => print(HELP),
         Ok(Wanted::Version) => print(concat!("tine-vmm ", env!("CARGO_PKG_VERSION"), "\n")),
         Ok(Wanted::SnapshotVersion) => print(&version(manifest::VERSION)),
@@ -66,28 +70,67 @@ fn print(text: &str) -> Result<u8, (u8, String)> {
 }
 
 fn begin(args: &Args) -> Result<u8, Box<dyn std::error::Error>> {
-    // Before a file of ours gets a number that was not open.
-    let ready = args
-        .ready_fd
-        .map(|number| Ready::take(number).map_err(|err| format!("--ready-fd {number}: {err}")));
-    let ready = ready.transpose()?;
-    process::keep_to_itself()?;
-    let signals = signals::block()?;
-    seccomp::set_mode(args.seccomp)?;
-    let server = match args.no_api {
-        true => None,
-        // While this thread goes on, the server gets ready.
-        false => Some(Prepared::begin()?),
-    };
-    run(args, ready, signals, server)
+    let begun = Begun::new(args.seccomp, args.ready_fd, !args.no_api)?;
+    run(args, begun)
 }
 
-fn run(
-    args: &Args,
+/// The same for a machine that is told of when all else is ready.
+fn begin_later(later: Later) -> Result<u8, (u8, String)> {
+    let failed = |err: Box<dyn std::error::Error>| (1, err.to_string());
+    let begun = Begun::new(later.seccomp, later.ready_fd, true).map_err(failed)?;
+    // What the machine is going to need of this host, which does not change.
+    process::map_code_ahead();
+    HostKind::detect();
+    features::here();
+    if let Some(ready) = &begun.ready {
+        let told = ready.tell_of_waiting();
+        told.map_err(|err| (1, format!("--ready-fd: cannot tell: {err}")))?;
+    }
+    // There is nothing yet that would have to be ended in good order.
+    let said = begun.signals.lift(|| later.wait());
+    let said = said.map_err(|err| (1, err.to_string()))?;
+    match said.map_err(|words| (2, words))? {
+        Some(args) => run(&args, begun).map_err(failed),
+        None => Ok(SUCCESS),
+    }
+}
+
+/// What does not depend on what the machine is.
+struct Begun {
     ready: Option<Ready>,
     signals: Blocked,
     server: Option<Prepared>,
-) -> Result<u8, Box<dyn std::error::Error>> {
+}
+
+impl Begun {
+    fn new(
+        seccomp: Mode,
+        ready_fd: Option<RawFd>,
+        with_server: bool,
+    ) -> Result<Self, Box<dyn std::error::Error>> {
+        // Before a file of ours gets a number that was not open.
+        let ready = ready_fd
+            .map(|number| Ready::take(number).map_err(|err| format!("--ready-fd {number}: {err}")));
+        let ready = ready.transpose()?;
+        process::keep_to_itself()?;
+        let signals = signals::block()?;
+        seccomp::set_mode(seccomp)?;
+        // While this thread goes on, the server gets ready.
+        let server = with_server.then(Prepared::begin).transpose()?;
+        Ok(Self {
+            ready,
+            signals,
+            server,
+        })
+    }
+}
+
+fn run(args: &Args, begun: Begun) -> Result<u8, Box<dyn std::error::Error>> {
+    let Begun {
+        ready,
+        signals,
+        server,
+    } = begun;
     seccomp::name_thread("main");
     args.set_up_log()?;
     let server = match server {

@@ -1,10 +1,13 @@
 //! The arguments of `tine-vmm`. Read by lexopt, which builds nothing: a parser that is described
 //! first costs a tenth of the whole start.
 
-use std::fmt::Display;
+mod help;
+mod later;
+mod values;
+
+use std::ffi::OsString;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use lexopt::{Arg, Parser};
 use tine::api::DEFAULT_MAX_BODY;
@@ -12,76 +15,20 @@ use tine::logger::{self, Level};
 use tine_devices::mmds::DEFAULT_LIMIT;
 use tine_jailer::seccomp::Mode;
 
+use self::help::REFUSED;
+use self::values::{id, in_words, mode, once, parsed, path, text, unexpected};
 use crate::startup::Startup;
 
-/// What `--help` prints.
-pub const HELP: &str = "\
-One machine and its API socket
-
-Usage: tine-vmm [OPTIONS]
-
-Options:
-      --api-sock PATH           Where the API's socket is made [default: /run/tine.socket]
-      --id ID                   The machine's id [default: anonymous-instance]
-      --run-dir DIR             Directory for the machine's records: usage and deletion
-                                [default: none are kept]
-      --config-file FILE        Configure the machine from a JSON file, and start it
-      --no-api                  Serve no API: with --config-file
-      --ready-fd NUMBER         Descriptor that a newline is written to when the socket can be
-                                connected to; it is closed then, unless it is 0, 1 or 2
-      --metadata FILE           JSON file to fill the metadata store with
-      --mmds-size-limit BYTES   Most bytes of the metadata store [default: 51200]
-      --boot-timer              Write to the log when the guest says that it has booted
-      --log-path PATH           File or FIFO for the log
-                                [default: standard output, once a level is given]
-      --level LEVEL             What is logged: Off, Error, Warning, Info, Debug, Trace
-      --show-level              Lines of the log say their level
-      --metrics-path PATH       File or FIFO for metrics, as by `PUT /metrics`
-      --seccomp MODE            What is done about system calls: `filter` ends the process at one
-                                that no thread needs, `trace` tells the supervisor who is there
-                                then, `off` does nothing [default: filter]
-      --no-seccomp              The same as --seccomp off
-      --http-api-max-payload-size BYTES
-                                Most bytes of an API request's body [default: 1048576]
-      --start-time-us MICROSECONDS
-                                When this process was started, of the monotonic clock: the start's
-                                time becomes a metric
-      --start-time-cpu-us MICROSECONDS
-                                Processor time that this process had used by then
-      --parent-cpu-time-us MICROSECONDS
-                                Processor time of its parent, which counts too
-      --snapshot-version        Print the version of the snapshots that are written, and end
-      --describe-snapshot FILE  Print the version of a snapshot's file of state, and end
-  -h, --help                    Print this help, and end
-  -V, --version                 Print the version, and end
-";
-
-/// What clients of the known API may ask for and cannot have. They are told so by name, with what
-/// to do about it.
-const REFUSED: [(&str, &str); 4] = [
-    (
-        "enable-pci",
-        "devices are on virtio-mmio, and there is no PCI bus; leave it out",
-    ),
-    (
-        "seccomp-filter",
-        "filters of the caller's are not supported; leave it out",
-    ),
-    (
-        "show-log-origin",
-        "places in the source are not logged; leave it out",
-    ),
-    (
-        "module",
-        "the log is not divided into modules; leave it out",
-    ),
-];
+pub use self::help::HELP;
+pub use self::later::Later;
 
 /// What the process is there for.
 #[derive(Debug)]
 pub enum Wanted {
     /// A machine.
     Machine(Box<Args>),
+    /// A machine of which more is going to be said.
+    Later(Box<Later>),
     /// The help.
     Help,
     /// The program's version.
@@ -122,6 +69,7 @@ struct Given {
     config_file: Option<PathBuf>,
     no_api: Option<()>,
     ready_fd: Option<RawFd>,
+    args_fd: Option<RawFd>,
     metadata: Option<PathBuf>,
     mmds_size_limit: Option<usize>,
     boot_timer: Option<()>,
@@ -143,9 +91,22 @@ impl Wanted {
     /// # Errors
     ///
     /// In words that name the option, when the line makes no sense.
-    pub fn of(words: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Self, String> {
-        let mut line = Parser::from_iter(words);
+    pub fn of(words: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
         let mut given = Given::default();
+        if let Some(other) = given.read(Parser::from_iter(words))? {
+            return Ok(other);
+        }
+        match given.args_fd {
+            Some(fd) => Later::new(given, fd).map(|later| Self::Later(Box::new(later))),
+            None => given.machine().map(|args| Self::Machine(Box::new(args))),
+        }
+    }
+}
+
+impl Given {
+    /// Reads words; tells what they want if that is no machine.
+    fn read(&mut self, mut line: Parser) -> Result<Option<Wanted>, String> {
+        let given = self;
         while let Some(arg) = line.next().map_err(in_words)? {
             let name = match arg {
                 Arg::Long(name) => name.to_owned(),
@@ -177,22 +138,32 @@ impl Wanted {
                 "start-time-us" => parsed(&mut given.start_time_us, &name, line)?,
                 "start-time-cpu-us" => parsed(&mut given.start_time_cpu_us, &name, line)?,
                 "parent-cpu-time-us" => parsed(&mut given.parent_cpu_time_us, &name, line)?,
-                "snapshot-version" => return Ok(Self::SnapshotVersion),
+                "args-fd" => parsed(&mut given.args_fd, &name, line)?,
+                "snapshot-version" => return Ok(Some(Wanted::SnapshotVersion)),
                 "describe-snapshot" => {
                     let mut file = None;
                     path(&mut file, &name, line)?;
-                    return Ok(Self::DescribeSnapshot(file.unwrap_or_default()));
+                    return Ok(Some(Wanted::DescribeSnapshot(file.unwrap_or_default())));
                 }
-                "help" => return Ok(Self::Help),
-                "version" => return Ok(Self::Version),
+                "help" => return Ok(Some(Wanted::Help)),
+                "version" => return Ok(Some(Wanted::Version)),
                 _ => return Err(unexpected(&Arg::Long(&name))),
             }
         }
-        given.machine().map(|args| Self::Machine(Box::new(args)))
+        Ok(None)
     }
-}
 
-impl Given {
+    /// What is done about system calls.
+    fn mode(&self) -> Result<Mode, String> {
+        match (self.no_seccomp, self.seccomp) {
+            (Some(()), Some(_)) => {
+                Err("--no-seccomp and --seccomp: give one of the two".to_owned())
+            }
+            (Some(()), None) => Ok(Mode::Off),
+            (None, mode) => Ok(mode.unwrap_or(Mode::Filter)),
+        }
+    }
+
     fn machine(self) -> Result<Args, String> {
         let no_api = self.no_api.is_some();
         if no_api && self.api_sock.is_some() {
@@ -206,9 +177,7 @@ impl Given {
                 "--no-api: nobody can configure the machine; give --config-file too".into(),
             );
         }
-        if self.no_seccomp.is_some() && self.seccomp.is_some() {
-            return Err("--no-seccomp and --seccomp: give one of the two".to_owned());
-        }
+        let seccomp = self.mode()?;
         Ok(Args {
             api_sock: self.api_sock.unwrap_or_else(|| "/run/tine.socket".into()),
             id: self.id.unwrap_or_else(|| "anonymous-instance".to_owned()),
@@ -223,10 +192,7 @@ impl Given {
             level: self.level,
             show_level: self.show_level.is_some(),
             metrics_path: self.metrics_path,
-            seccomp: match self.no_seccomp {
-                Some(()) => Mode::Off,
-                None => self.seccomp.unwrap_or(Mode::Filter),
-            },
+            seccomp,
             max_body: self.max_body.unwrap_or(DEFAULT_MAX_BODY),
             startup: Startup {
                 start_time_us: self.start_time_us,
@@ -253,87 +219,6 @@ impl Args {
             let path = path.unwrap_or(Path::new("standard output")).display();
             format!("cannot write the log to {path}: {err}")
         })
-    }
-}
-
-fn in_words(err: lexopt::Error) -> String {
-    err.to_string()
-}
-
-fn unexpected(arg: &Arg<'_>) -> String {
-    match arg {
-        Arg::Long(name) => format!("there is no option --{name}; --help lists those that are"),
-        Arg::Short(name) => format!("there is no option -{name}; --help lists those that are"),
-        Arg::Value(word) => {
-            let word = word.display();
-            format!("{word}: no words are taken but options; --help lists them")
-        }
-    }
-}
-
-/// Keeps the value of an option that may be given once.
-fn once<T>(slot: &mut Option<T>, name: &str, value: Result<T, String>) -> Result<(), String> {
-    let value = value.map_err(|why| format!("--{name}: {why}"))?;
-    match slot.replace(value) {
-        None => Ok(()),
-        Some(_) => Err(format!("--{name}: given twice")),
-    }
-}
-
-/// An option's value, which another option is not taken for.
-fn value(name: &str, line: &mut Parser) -> Result<std::ffi::OsString, String> {
-    if let Some(value) = line.optional_value() {
-        return Ok(value);
-    }
-    let missing = || format!("--{name}: its value is missing");
-    let words = line.try_raw_args();
-    let next = words.as_ref().and_then(|words| words.peek());
-    match next.is_none_or(|word| word.as_encoded_bytes().starts_with(b"--")) {
-        true => Err(missing()),
-        false => line.value().map_err(|_| missing()),
-    }
-}
-
-fn text(name: &str, line: &mut Parser) -> Result<String, String> {
-    let value = value(name, line)?;
-    let text = value.into_string();
-    text.map_err(|bytes| format!("--{name}: {} is not UTF-8", bytes.display()))
-}
-
-fn path(slot: &mut Option<PathBuf>, name: &str, line: &mut Parser) -> Result<(), String> {
-    let path = PathBuf::from(value(name, line)?);
-    let value = match path.as_os_str().is_empty() {
-        true => Err("an empty path leads nowhere".to_owned()),
-        false => Ok(path),
-    };
-    once(slot, name, value)
-}
-
-fn parsed<T: FromStr<Err: Display>>(
-    slot: &mut Option<T>,
-    name: &str,
-    line: &mut Parser,
-) -> Result<(), String> {
-    let text = text(name, line)?;
-    let value = text.parse().map_err(|err| format!("{text}: {err}"));
-    once(slot, name, value)
-}
-
-fn mode(text: &str) -> Result<Mode, String> {
-    match text {
-        "filter" => Ok(Mode::Filter),
-        "trace" => Ok(Mode::Trace),
-        "off" => Ok(Mode::Off),
-        _ => Err("the modes are filter, trace and off".to_owned()),
-    }
-}
-
-/// Letters, digits, `-` and `_`, 64 at most.
-fn id(text: &str) -> Result<String, String> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    match !text.is_empty() && text.len() <= 64 && text.chars().all(fits) {
-        true => Ok(text.to_owned()),
-        false => Err("give 1 to 64 letters, digits, `-` or `_`".to_owned()),
     }
 }
 
