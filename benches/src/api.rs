@@ -3,6 +3,8 @@
 //! Two are known: Tine's `tine-vmm` and Firecracker. Nothing between a request's first byte and the
 //! two things waited for (the guest's sign, the answer) is done but `poll`.
 
+mod ahead;
+
 use std::ffi::OsString;
 use std::io::{ErrorKind, PipeReader, Read, Write, pipe};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::{Value, json};
 
+pub use self::ahead::Ahead;
 use crate::arrivals::Arrivals;
 use crate::contestant::Contestant;
 use crate::guest::SIGN;

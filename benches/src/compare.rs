@@ -166,7 +166,7 @@ impl Measure {
     }
 
     /// The same as a point of `curve`, with `x` on `axis`.
-    pub fn at(mut self, curve: &'static str, axis: &'static str, x: f64) -> Self {
+    pub fn at(mut self, curve: impl Into<Cow<'static, str>>, axis: &'static str, x: f64) -> Self {
         let (curve, axis) = (curve.into(), axis.into());
         self.point = Some(Point { curve, axis, x });
         self

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::herd::{self, Herd, Member};
+use super::herd::{self, Herd, Member, Vacant};
 use crate::compare::{Measure, Unit};
 use crate::guest::Guest;
 use crate::questions::restore::Turn;
@@ -23,7 +23,9 @@ pub const QUESTION: Question = Question {
 const ABOUT: &str = "1, 8, 32 and 128 machines (1 vCPU, 128 MiB) at once, each restored by a process of its \
     own from one snapshot that the monitor itself took. From just before the first of as many threads \
     starts its process until the last machine's vCPU has been told to run, which the answer to the \
-    request says; and of each machine, from just before its process is started. The guest sleeps, but \
+    request says; and of each machine, from just before its process is started. `Processes started ahead`: \
+    the same from the moment at which processes that were started before, and wait, are told what to be \
+    (Tine) or asked at their sockets (Firecracker). The guest sleeps, but \
     for ten times a second: a round counts when all of them have been heard.";
 
 /// Machines at once.
@@ -46,19 +48,21 @@ fn answer(bench: &Bench) -> anyhow::Result<Answer> {
     herd::allow(most)?;
     let turns = restore::turns(bench, &contestants, Guest::Beat, MEMORY)?;
     let mut measures = Vec::new();
-    for count in COUNTS {
-        let title = format!("burst of {count}");
-        let samples = bench.rounds(&title, &turns, RUNS, |turn| once(turn, count))?;
-        let mut measure = |curve, field: fn(&Sample) -> f64| {
-            let name = format!("{count} at once: {curve}");
-            let values = column(&samples, field);
-            let measure = Measure::new(name, Unit::Millis, &contestants, values);
-            measures.push(measure.at(curve, AXIS, count as f64));
-        };
-        measure("all of them running", |sample| sample.all);
-        measure("a machine, median", |sample| sample.median);
-        measure("a machine, p95", |sample| sample.p95);
-        measure("a machine, p99", |sample| sample.p99);
+    for (ahead, words) in [(false, ""), (true, ", processes started ahead")] {
+        for count in COUNTS {
+            let title = format!("burst of {count}{words}");
+            let samples = bench.rounds(&title, &turns, RUNS, |turn| once(turn, count, ahead))?;
+            let mut measure = |what, field: fn(&Sample) -> f64| {
+                let (curve, values) = (format!("{what}{words}"), column(&samples, field));
+                let name = format!("{count} at once: {curve}");
+                let measure = Measure::new(name, Unit::Millis, &contestants, values);
+                measures.push(measure.at(curve, AXIS, count as f64));
+            };
+            measure("all of them running", |sample| sample.all);
+            measure("a machine, median", |sample| sample.median);
+            measure("a machine, p95", |sample| sample.p95);
+            measure("a machine, p99", |sample| sample.p99);
+        }
     }
     Ok(Answer {
         question: QUESTION.name.into(),
@@ -67,21 +71,16 @@ fn answer(bench: &Bench) -> anyhow::Result<Answer> {
     })
 }
 
-fn once(turn: &Turn, count: usize) -> anyhow::Result<Sample> {
+fn once(turn: &Turn, count: usize, ahead: bool) -> anyhow::Result<Sample> {
     let dirs: Vec<PathBuf> = herd::dirs(turn.dir(), count)?;
-    let start = Instant::now();
-    let members = thread::scope(|scope| {
-        let threads = dirs
-            .iter()
-            .map(|dir| scope.spawn(|| Member::start(turn, dir)));
-        let threads: Vec<_> = threads.collect();
-        let join = threads.into_iter().map(|thread| match thread.join() {
-            Ok(member) => member,
-            Err(_) => anyhow::bail!("a thread failed"),
-        });
-        join.collect::<anyhow::Result<Vec<_>>>()
-    })?;
-    let all = start.elapsed();
+    let (members, all) = match ahead {
+        false => at_once(&dirs, |dir| Member::start(turn, dir))?,
+        true => {
+            let vacant = dirs.iter().map(|dir| Vacant::start(turn, dir));
+            let vacant = vacant.collect::<anyhow::Result<Vec<_>>>()?;
+            at_once(vacant, |vacant| vacant.restore(turn))?
+        }
+    };
     let mut herd = Herd::default();
     members.into_iter().for_each(|member| herd.push(member));
     herd.wait_for_beats()?;
@@ -97,4 +96,23 @@ fn once(turn: &Turn, count: usize) -> anyhow::Result<Sample> {
         p95,
         p99,
     })
+}
+
+/// Does `what` with each, on a thread of its own, and tells how long it took until all was done.
+fn at_once<T: Send>(
+    all: impl IntoIterator<Item = T>,
+    what: impl Fn(T) -> anyhow::Result<Member> + Sync,
+) -> anyhow::Result<(Vec<Member>, Duration)> {
+    let start = Instant::now();
+    let members = thread::scope(|scope| {
+        let what = &what;
+        let threads = all.into_iter().map(|one| scope.spawn(move || what(one)));
+        let threads: Vec<_> = threads.collect();
+        let join = threads.into_iter().map(|thread| match thread.join() {
+            Ok(member) => member,
+            Err(_) => anyhow::bail!("a thread failed"),
+        });
+        join.collect::<anyhow::Result<Vec<_>>>()
+    })?;
+    Ok((members, start.elapsed()))
 }

@@ -2,7 +2,7 @@
 //! their guests beat.
 
 use std::fs;
-use std::io::{PipeReader, Read};
+use std::io::{PipeReader, Read, pipe};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::restore::Turn;
-use crate::api::Process;
+use crate::api::{Ahead, Process};
 
 /// How long a guest may be silent that beats ten times a second, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,14 +29,38 @@ pub struct Member {
     /// Its monitor.
     pub process: Process,
     console: PipeReader,
-    /// From before its process was started until its vCPU was told to run.
+    /// From before its process was started, or told what to be, until its vCPU was told to run.
     pub took: Duration,
+}
+
+/// A process that waits for its machine, and its guest's console.
+pub struct Vacant {
+    ahead: Ahead,
+    console: PipeReader,
+}
+
+impl Vacant {
+    /// A process of its own in `dir`.
+    pub fn start(turn: &Turn, dir: &Path) -> anyhow::Result<Self> {
+        let (console, theirs) = pipe().context("cannot make a pipe")?;
+        let ahead = turn.program().start_ahead(dir, theirs)?;
+        Ok(Self { ahead, console })
+    }
+
+    /// Restores the turn's snapshot in it.
+    pub fn restore(self, turn: &Turn) -> anyhow::Result<Member> {
+        Member::restore(turn, self.ahead.up()?, self.console)
+    }
 }
 
 impl Member {
     /// A process of its own in `dir`, restored from the turn's snapshot.
     pub fn start(turn: &Turn, dir: &Path) -> anyhow::Result<Self> {
-        let (mut process, console) = turn.program().start_with_console(dir)?;
+        let (process, console) = turn.program().start_with_console(dir)?;
+        Self::restore(turn, process, console)
+    }
+
+    fn restore(turn: &Turn, mut process: Process, console: PipeReader) -> anyhow::Result<Self> {
         process.console_to_stdout()?;
         let (path, body) = turn.request();
         let answered = process.ask("PUT", path, &body)?;
