@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::copy;
 use crate::error::ReadError;
 use crate::reader::Snapshot;
+use crate::working_set::WorkingSet;
 use crate::writer::{Meter, Progress, StepError};
 
 /// What was checked, all of it found whole.
@@ -51,6 +52,7 @@ impl Snapshot {
                 })?;
             }
             report.memory_bytes = stored;
+            WorkingSet::of(self.dir.path())?;
         }
         for layer in disks() {
             let file = self.open_disk_layer(layer)?;

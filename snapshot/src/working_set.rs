@@ -3,7 +3,7 @@
 //! it.
 
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::ops::Range;
 use std::path::Path;
 
@@ -44,6 +44,9 @@ pub struct WorkingSet {
 }
 
 impl WorkingSet {
+    /// Name of the one in a snapshot's own directory, which is read without being asked for.
+    pub const OWN: &str = "working-set";
+
     /// How many bytes there are in it.
     pub fn bytes(&self) -> u64 {
         self.ranges
@@ -70,6 +73,20 @@ impl WorkingSet {
         partial.sync()?;
         partial.rename()?;
         partial.sync_name()
+    }
+
+    /// Reads the one in a snapshot's own directory, if there is one ([`Self::OWN`]).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::read`].
+    pub fn of(dir: &Path) -> Result<Option<Self>, ReadError> {
+        let path = dir.join(Self::OWN);
+        match path.symlink_metadata() {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(err) => Err(io_error(&path, err)),
+            Ok(_) => Self::read(&path).map(Some),
+        }
     }
 
     /// Reads one. Nothing in it is believed that is not so.

@@ -2,6 +2,7 @@
 //! by name, and what fails leaves the machine and earlier snapshots as they were.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -490,5 +491,54 @@ fn what_machines_touch_first_is_read_ahead() {
             &json!({ "snapshot": dir, "working_set": path }),
         )
         .expect(204);
+    fifth.goes_on();
+}
+
+#[test]
+fn a_working_set_in_the_snapshots_directory_needs_not_be_named() {
+    let vmm = counting();
+    let dir = vmm.dir.path().join("snapshot");
+    take(&vmm, &dir).expect(201);
+    let own = dir.join(WorkingSet::OWN);
+    let (second, answer) = restore(&dir);
+    answer.expect(204);
+    second
+        .put("/v1/working-set", &json!({ "path": own }))
+        .expect(201);
+    let set = WorkingSet::read(&own).unwrap();
+    let far = WorkingSet {
+        ranges: std::iter::once(16 << 20..24 << 20).collect(),
+        ..set
+    };
+    far.write(&own).unwrap();
+    let memory = dir.join("memory-0");
+    forget(&memory);
+    let (third, answer) = restore(&dir);
+    answer.expect(204);
+    let start = std::time::Instant::now();
+    while resident(&memory) < far.bytes() {
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "it is not read ahead"
+        );
+        thread::yield_now();
+    }
+    third.goes_on();
+    // Damage is told, by whoever reads it.
+    let mut bytes = fs::read(&own).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&own, bytes).unwrap();
+    let (_fourth, answer) = restore(&dir);
+    let said = answer.expect(400).body;
+    assert!(said.contains(own.to_str().unwrap()), "{said}");
+    let snapshot = Snapshot::open(&dir).unwrap();
+    let damage = snapshot.verify(|_| ControlFlow::Continue(()));
+    let damage = damage.unwrap_err().to_string();
+    assert!(damage.contains(own.to_str().unwrap()), "{damage}");
+    fs::remove_file(&own).unwrap();
+    snapshot.verify(|_| ControlFlow::Continue(())).unwrap();
+    let (fifth, answer) = restore(&dir);
+    answer.expect(204);
     fifth.goes_on();
 }

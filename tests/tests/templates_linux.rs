@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Instant;
 
 use serde_json::Value;
+use tine_snapshot::WorkingSet;
 use tine_tests::cli::{Place, eventually, with_vmm};
 use tine_tests::linux::{debian, image};
 use tine_tests::{require_kvm, text};
@@ -90,6 +91,11 @@ fn a_template_is_built_run_built_anew_and_gone_back_to() {
     ]);
     assert_eq!(built, "web@1\n");
     assert_eq!(all.left(), [] as [PathBuf; 0]);
+    // What all of its machines touch first is known from then on.
+    let listed: Value = serde_json::from_str(&all.ok(&["template", "ls", "--json"])).unwrap();
+    let snapshot = listed[0]["snapshot"].as_str().unwrap();
+    let set = WorkingSet::of(Path::new(snapshot)).unwrap().unwrap();
+    assert!((1 << 20..set.size / 2).contains(&set.bytes()), "{set:?}");
 
     // Each run is a machine of its own: what one writes no other sees, and random numbers differ.
     let script = "while read line; do echo $line; done < /root/log; echo $WHO

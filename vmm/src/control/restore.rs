@@ -44,9 +44,10 @@ impl Controller {
         }
         let loaded = Loaded::at(&request.snapshot)
             .map_err(|err| Refusal::failed("restore the snapshot", err))?;
-        if let Some(file) = &request.working_set {
-            let prefetch = Prefetch::of(file, &loaded.memory);
-            let prefetch = prefetch.map_err(|err| Refusal::failed("restore the snapshot", err))?;
+        let given = request.working_set.as_deref();
+        let prefetch = Prefetch::wanted(given, &request.snapshot, &loaded.memory);
+        let prefetch = prefetch.map_err(|err| Refusal::failed("restore the snapshot", err))?;
+        if let Some(prefetch) = prefetch {
             // As early as can be: it has until the guest comes to it.
             prefetch.begin();
         }

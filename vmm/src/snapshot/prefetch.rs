@@ -10,7 +10,7 @@ use rustix::fs::{Advice, fadvise};
 use tine_jailer::seccomp::Role;
 use tine_snapshot::WorkingSet;
 
-use super::LoadError;
+use super::{LoadError, Place};
 use crate::logger::{self, Level};
 use crate::memory::Initial;
 use crate::threads::Starter;
@@ -24,13 +24,37 @@ pub struct Prefetch {
 }
 
 impl Prefetch {
+    /// What the file that is `given` says, or else the working set in the directory of the snapshot at
+    /// `place`, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::of`].
+    pub fn wanted(
+        given: Option<&Path>,
+        place: &Place,
+        memory: &Initial,
+    ) -> Result<Option<Self>, LoadError> {
+        match (given, place) {
+            (Some(file), _) => Self::of(file, memory).map(Some),
+            (None, Place::Directory(dir)) => match WorkingSet::of(dir)? {
+                Some(set) => Self::new(&set, &dir.join(WorkingSet::OWN), memory).map(Some),
+                None => Ok(None),
+            },
+            (None, _) => Ok(None),
+        }
+    }
+
     /// What the working set in `file` says of the snapshot that `memory` is of.
     ///
     /// # Errors
     ///
     /// When it cannot be read, or is of another snapshot.
     pub fn of(file: &Path, memory: &Initial) -> Result<Self, LoadError> {
-        let set = WorkingSet::read(file)?;
+        Self::new(&WorkingSet::read(file)?, file, memory)
+    }
+
+    fn new(set: &WorkingSet, file: &Path, memory: &Initial) -> Result<Self, LoadError> {
         let other = |reason: String| LoadError::WorkingSet {
             path: PathBuf::from(file),
             reason,

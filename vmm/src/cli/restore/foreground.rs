@@ -4,7 +4,7 @@ use tine::agent;
 use tine::config::{ConsoleConfig, MachineConfig};
 use tine::control::{GuestIdentity, give_addresses};
 use tine::machine::Machine;
-use tine::snapshot::{Loaded, Prefetch};
+use tine::snapshot::{Loaded, Place, Prefetch};
 use tine_guest_agent::refresh::{NewInterface, Refresh};
 
 use super::{Args, booting, is_disks_alone};
@@ -21,9 +21,8 @@ pub(super) fn restore(mut args: Args, identity: GuestIdentity) -> Result<u8, Run
         return boot_in_foreground(args, timing);
     }
     let loaded = Loaded::open(&args.dir)?;
-    let set = args.working_set.iter();
-    let prefetch = set.map(|file| Prefetch::of(file, &loaded.memory)).next();
-    let prefetch = prefetch.transpose()?;
+    let place = Place::Directory(args.dir.clone());
+    let prefetch = Prefetch::wanted(args.working_set.as_deref(), &place, &loaded.memory)?;
     let mut config = loaded.description.config();
     config.console = args.console.clone().unwrap_or_default();
     let own = loaded

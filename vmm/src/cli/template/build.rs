@@ -20,6 +20,7 @@ use super::plan::{From, Options, Plan};
 use super::prepare::prepare;
 use super::record::{self, Version};
 use super::store::Store;
+use super::working_set;
 use crate::cli::exit::TIMED_OUT;
 use crate::cli::failure::Failure;
 use crate::cli::jail::{Choice, Files};
@@ -107,6 +108,7 @@ pub async fn build(args: Args) -> Result<u8, Failure> {
     process.clean_up();
     building.drop_scratch()?;
     building.check_snapshot()?;
+    working_set::record(&building.snapshot(), &name).await?;
     let snapshot = Snapshot::open(&building.snapshot());
     let snapshot = snapshot.map_err(|err| Failure::new(err.to_string()))?;
     let machine = &snapshot.manifest().machine;

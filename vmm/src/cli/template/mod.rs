@@ -11,6 +11,7 @@ pub mod store;
 #[cfg(test)]
 mod tests;
 mod version;
+mod working_set;
 
 pub use self::record::{Named, name, named};
 pub use self::store::Store;
