@@ -267,10 +267,7 @@ impl<'a> Jail<'a> {
         let prepared = run_once::prepare(arguments)?;
         sys::reset_signals();
         match self.seccomp {
-            Mode::Filter => {
-                seccomp::restrict_process()?;
-                seccomp::only_this_execution(prepared.pointers())?;
-            }
+            Mode::Filter => seccomp::restrict_process(prepared.pointers())?,
             Mode::Trace => {
                 let report = self.report.as_mut().ok_or_else(out_of_order)?;
                 seccomp::watch(|number| report.tell(number))?;
