@@ -9,10 +9,12 @@ use seccompiler::sock_filter;
 #[allow(dead_code, reason = "the library uses more of it")]
 #[path = "src/seccomp"]
 mod seccomp {
+    pub mod code;
     pub mod names;
     pub mod table;
 }
 
+use seccomp::code::*;
 use seccomp::table::{Rule, Table, Test, parse};
 
 const RULES: &str = "src/seccomp/rules";
@@ -46,123 +48,210 @@ fn main() {
     fs::write(out.join("filters.rs"), code).expect("the output directory can be written to");
 }
 
-/// Words of a call's description (`linux/seccomp.h`): its number, its architecture, and the lower half of
-/// its first argument.
-const NUMBER: u32 = 0;
-const ARCHITECTURE: u32 = 4;
-const ARGUMENTS: u32 = 16;
-/// `linux/audit.h`.
-const X86_64: u32 = 0xc000_003e;
+/// A place in a filter that comes later than what jumps there: how many instructions there are from it
+/// to the end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place(usize);
 
-/// Instructions (`linux/bpf_common.h`): load a word, compare it, return.
-const LOAD: u16 = 0x20;
-const JUMP: u16 = 0x05;
-const JUMP_IF_EQUAL: u16 = 0x15;
-const JUMP_IF_NOT_BELOW: u16 = 0x35;
-const JUMP_IF_ANY_BIT: u16 = 0x45;
-const RETURN: u16 = 0x06;
-
-/// What is returned (`linux/seccomp.h`).
-const KILL_PROCESS: u32 = 0x8000_0000;
-const TRAP: u32 = 0x0003_0000;
-const ERRNO: u32 = 0x0005_0000;
-const ALLOW: u32 = 0x7fff_0000;
+/// A filter in the making, from its end to its beginning: all jumps lead towards the end.
+struct Backwards {
+    /// The last instruction first.
+    program: Vec<sock_filter>,
+    /// The nearest answers.
+    allow: Place,
+    trap: Place,
+}
 
 /// How far a comparison can jump.
 const FAR: usize = u8::MAX as usize;
+/// What is done about one call is shorter.
+const LONGEST: usize = 120;
 
-fn op(code: u16, jt: usize, jf: usize, k: u32) -> sock_filter {
-    let near = |jump: usize| u8::try_from(jump).expect("a comparison jumps over 255 at most");
-    let (jt, jf) = (near(jt), near(jf));
-    sock_filter { code, jt, jf, k }
+impl Backwards {
+    fn new() -> Self {
+        let nowhere = Place(0);
+        let mut new = Self {
+            program: Vec::new(),
+            allow: nowhere,
+            trap: nowhere,
+        };
+        new.answers();
+        new
+    }
+
+    fn answers(&mut self) {
+        self.trap = self.push(op(RETURN, 0, 0, TRAP));
+        self.allow = self.push(op(RETURN, 0, 0, ALLOW));
+    }
+
+    /// Makes sure that what is next has both answers near.
+    fn call(&mut self) {
+        if self.program.len() + LONGEST - self.trap.0 > FAR {
+            self.answers();
+        }
+    }
+
+    fn push(&mut self, instruction: sock_filter) -> Place {
+        self.program.push(instruction);
+        Place(self.program.len())
+    }
+
+    fn load(&mut self, at: u32) -> Place {
+        self.push(op(LOAD, 0, 0, at))
+    }
+
+    fn jump(&mut self, code: u16, k: u32, yes: Place, no: Place) -> Place {
+        let here = self.program.len();
+        // As much as there is between this and that.
+        let far = |place: Place| here - place.0;
+        let near = |place: Place| u8::try_from(far(place)).ok();
+        match (near(yes), near(no)) {
+            (Some(yes), Some(no)) => self.push(op(code, yes, no, k)),
+            (None, _) => {
+                let far = u32::try_from(far(yes)).expect("a filter is short");
+                let yes = self.push(op(JUMP, 0, 0, far));
+                self.jump(code, k, yes, no)
+            }
+            (_, None) => {
+                let far = u32::try_from(far(no)).expect("a filter is short");
+                let no = self.push(op(JUMP, 0, 0, far));
+                self.jump(code, k, yes, no)
+            }
+        }
+    }
 }
 
-/// The filter of a table. seccompiler, which makes those that are made when a jail is, goes through all
-/// calls one after the other, and takes five instructions for each value of an argument. The kernel
-/// translates all of them when a filter is installed, and runs it for each call that there is, to
-/// learn which are always allowed: that was a fifth of a jail's price.
+/// Calls of which the same becomes: one, or several that follow one another and are always allowed.
+struct Calls<'a> {
+    first: u32,
+    last: u32,
+    /// None if they are always allowed.
+    rules: Vec<&'a Rule>,
+}
+
+/// The filter of a table. The kernel translates a filter when it is installed, and runs it for each call
+/// that there is, to learn which are always allowed: that was a fifth of a jail's price with filters that
+/// look for a call one after the other. Calls are found by halves here, and all share a few answers.
 fn compile(table: &Table) -> Vec<sock_filter> {
-    let mut calls: BTreeMap<i64, Vec<&Rule>> = BTreeMap::new();
+    let mut by_number: BTreeMap<i64, Vec<&Rule>> = BTreeMap::new();
     for rule in &table.rules {
-        calls.entry(rule.number).or_default().push(rule);
+        by_number.entry(rule.number).or_default().push(rule);
     }
-    let mut program = vec![
-        op(LOAD, 0, 0, ARCHITECTURE),
-        op(JUMP_IF_EQUAL, 1, 0, X86_64),
-        op(RETURN, 0, 0, KILL_PROCESS),
-        op(LOAD, 0, 0, NUMBER),
-    ];
-    for (number, error) in &table.refused {
-        assert!(
-            !calls.contains_key(number),
-            "{number} is allowed and refused"
-        );
-        program.push(op(JUMP_IF_EQUAL, 0, 1, word(*number)));
-        program.push(op(RETURN, 0, 0, ERRNO | error));
+    let refused = table.refused.iter();
+    for (number, _) in refused.clone() {
+        let both = by_number.contains_key(number);
+        assert!(!both, "{number} is allowed and refused");
     }
-    let calls: Vec<(u32, Vec<sock_filter>)> = calls
-        .into_iter()
-        .map(|(number, rules)| (word(number), call(word(number), &rules)))
-        .collect();
-    program.extend(search(&calls));
-    program
+    let mut calls: Vec<Calls<'_>> = Vec::new();
+    for (number, mut rules) in by_number {
+        let number = word(number);
+        if rules.iter().any(|rule| rule.tests.is_empty()) {
+            rules.clear();
+        }
+        match calls.last_mut() {
+            Some(last) if last.last + 1 == number && last.rules.is_empty() && rules.is_empty() => {
+                last.last = number;
+            }
+            _ => calls.push(Calls {
+                first: number,
+                last: number,
+                rules,
+            }),
+        }
+    }
+    let mut filter = Backwards::new();
+    let mut search = search(&mut filter, &calls, 0);
+    for (number, error) in refused {
+        let answer = filter.push(op(RETURN, 0, 0, ERRNO | error));
+        search = filter.jump(IF_EQUAL, word(*number), answer, search);
+    }
+    filter.load(NUMBER);
+    let known = Place(filter.program.len());
+    let foreign = filter.push(op(RETURN, 0, 0, KILL_PROCESS));
+    filter.jump(IF_EQUAL, X86_64, known, foreign);
+    filter.load(ARCHITECTURE);
+    filter.program.reverse();
+    filter.program
 }
 
 fn word(number: i64) -> u32 {
     u32::try_from(number).expect("calls have small numbers")
 }
 
-/// Finds a call by halves, and does what is to be done about it. Its number is loaded.
-fn search(calls: &[(u32, Vec<sock_filter>)]) -> Vec<sock_filter> {
-    if let [(_, only)] = calls {
-        return only.clone();
+/// Finds a call by halves, and does what is to be done about it. Its number is loaded, and is `known` to
+/// be no lower.
+fn search(filter: &mut Backwards, calls: &[Calls<'_>], known: u32) -> Place {
+    if let [only] = calls {
+        filter.call();
+        return one_of(filter, only, known);
     }
     let (low, high) = calls.split_at(calls.len() / 2);
-    let (first, low) = (high[0].0, search(low));
-    let mut program = match low.len() {
-        near @ ..=FAR => vec![op(JUMP_IF_NOT_BELOW, near, 0, first)],
-        far => vec![
-            op(JUMP_IF_NOT_BELOW, 0, 1, first),
-            op(JUMP, 0, 0, u32::try_from(far).expect("a filter is short")),
-        ],
-    };
-    program.extend(low);
-    program.extend(search(high));
-    program
+    let first = high[0].first;
+    let high = search(filter, high, first);
+    let low = search(filter, low, known);
+    filter.jump(IF_NOT_BELOW, first, high, low)
 }
 
-/// What is to be done about one call, if it is that one.
-fn call(number: u32, rules: &[&Rule]) -> Vec<sock_filter> {
-    let mut program = vec![op(JUMP_IF_EQUAL, 1, 0, number), op(RETURN, 0, 0, TRAP)];
-    if rules.iter().any(|rule| rule.tests.is_empty()) {
-        program.push(op(RETURN, 0, 0, ALLOW));
-        return program;
+/// What is to be done about these calls, if it is one of them.
+fn one_of(filter: &mut Backwards, calls: &Calls<'_>, known: u32) -> Place {
+    let mut otherwise = filter.trap;
+    for tests in ways(&calls.rules) {
+        filter.call();
+        otherwise = one(filter, &tests, otherwise);
     }
-    rules.iter().for_each(|rule| program.extend(one(rule)));
-    program.push(op(RETURN, 0, 0, TRAP));
-    program
+    let found = match calls.rules.is_empty() {
+        true => filter.allow,
+        false => otherwise,
+    };
+    if calls.first == calls.last {
+        return filter.jump(IF_EQUAL, calls.first, found, filter.trap);
+    }
+    let not_above = filter.jump(IF_NOT_BELOW, calls.last + 1, filter.trap, found);
+    match known < calls.first {
+        true => filter.jump(IF_NOT_BELOW, calls.first, not_above, filter.trap),
+        false => not_above,
+    }
 }
 
-/// Allows what a rule allows; what comes after it is about the rest.
-fn one(rule: &Rule) -> Vec<sock_filter> {
-    let mut program = vec![op(RETURN, 0, 0, ALLOW)];
-    // From the last test to the first, as each jumps over those after it.
-    for (index, test) in rule.tests.iter().rev() {
-        let rest = program.len();
-        let mut tested = vec![op(LOAD, 0, 0, ARGUMENTS + 8 * u32::from(*index))];
+/// Tests that all have to hold.
+type Tests = Vec<(u8, Test)>;
+
+/// The ways for a call to be allowed. Lists of values of one argument are one list.
+fn ways(rules: &[&Rule]) -> Vec<Tests> {
+    let mut ways: Vec<Tests> = Vec::new();
+    for rule in rules {
+        let same = ways
+            .iter_mut()
+            .find_map(|way| match (&mut way[..], &rule.tests[..]) {
+                ([(index, Test::Is(values))], [(other, Test::Is(more))]) if index == other => {
+                    Some((values, more))
+                }
+                _ => None,
+            });
+        match same {
+            Some((values, more)) => values.extend(more),
+            None => ways.push(rule.tests.clone()),
+        }
+    }
+    ways
+}
+
+/// Allows what passes all tests; the rest is for what is done `otherwise`.
+fn one(filter: &mut Backwards, tests: &[(u8, Test)], otherwise: Place) -> Place {
+    let mut passed = filter.allow;
+    for (index, test) in tests.iter().rev() {
         match test {
-            Test::Lacks(bits) => tested.push(op(JUMP_IF_ANY_BIT, rest, 0, *bits)),
+            Test::Lacks(bits) => {
+                filter.jump(IF_ANY_BIT, *bits, otherwise, passed);
+            }
             Test::Is(values) => {
-                let others = (0..values.len()).rev();
-                tested.extend(values.iter().zip(others).map(|(value, left)| {
-                    // The last one's other way is over all that is left of the rule.
-                    let not = if left == 0 { rest } else { 0 };
-                    op(JUMP_IF_EQUAL, left, not, *value)
-                }));
+                let mut not = otherwise;
+                for value in values.iter().rev() {
+                    not = filter.jump(IF_EQUAL, *value, passed, not);
+                }
             }
         }
-        tested.extend(program);
-        program = tested;
+        passed = filter.load(argument(*index));
     }
-    program
+    passed
 }

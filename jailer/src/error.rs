@@ -64,8 +64,8 @@ pub enum JailError {
     },
     /// An ordinary user's machine cannot have its cgroup.
     #[error(
-        "{why}: an ordinary user's cgroups are made below the one that it is in itself, where the host \
-        has handed that over and no process is in it"
+        "{why}: an ordinary user's cgroups are made beside the one that it is in itself, where the host \
+        has handed that over: the one above both, without a process in it"
     )]
     NotDelegated {
         /// What failed.

@@ -1,4 +1,4 @@
-//! Who the process is: its user, its groups, and a user namespace in which it is nobody else.
+//! Who the process is: its user, its groups, and a user namespace that knows nobody else.
 
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{UnshareFlags, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -10,27 +10,22 @@ use crate::sys;
 /// How many user namespaces can be made in this one (namespaces(7)).
 const LIMIT: &str = "sys/user/max_user_namespaces";
 
-/// Becomes `uid` and `gid`, in no other group, and in a user namespace that knows no one else.
-/// `Ok(false)`: without the namespace, since the host does not allow it.
+/// Becomes `uid` and `gid`, in no other group, and in a user namespace that knows no one, not even
+/// that user. `Ok(false)`: without the namespace, since the host does not allow it.
 ///
-/// In between, the process is `uid` but for the right to write its own maps, and never one that
-/// its future neighbours of the same user may look into (ptrace(2), dumpable).
-pub(crate) fn become_user(proc: &Proc, uid: u32, gid: u32) -> Result<bool, JailError> {
+/// No map of users is written, and who has none cannot make a further user namespace
+/// (user_namespaces(7), EPERM), nor with it one of any other kind. It can open what its user can: the
+/// host's files know that user, whatever the namespace calls it. A map would cost a jail three files of
+/// `/proc`, and a limit to forbid further namespaces one whose search takes the longer the more jails
+/// there are: all of them have one of that name.
+pub(crate) fn become_user(uid: u32, gid: u32) -> Result<bool, JailError> {
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     set_thread_groups(&[]).map_err(failed("leave all groups"))?;
     set_thread_res_gid(group, group, group).map_err(failed(format!("become group {gid}")))?;
-    let doing = || format!("become user {uid}");
-    set_thread_res_uid(None, user, None).map_err(failed(doing()))?;
-    sys::access_files_as_root();
-    let alone = match sys::unshare(UnshareFlags::NEWUSER) {
-        Ok(()) => {
-            write_maps(proc, uid, gid)?;
-            true
-        }
-        Err(_) => false,
-    };
-    set_thread_res_uid(user, user, user).map_err(failed(doing()))?;
-    Ok(alone)
+    // It is not one that its future neighbours of the same user may look into: a process that changes
+    // its user is none (ptrace(2), dumpable).
+    set_thread_res_uid(user, user, user).map_err(failed(format!("become user {uid}")))?;
+    Ok(sys::unshare(UnshareFlags::NEWUSER).is_ok())
 }
 
 /// An ordinary user's user namespace, in which it has all rights over what is made next.
@@ -80,7 +75,7 @@ fn write_maps(proc: &Proc, uid: u32, gid: u32) -> Result<(), JailError> {
     write("gid_map", &format!("{gid} {gid} 1"))
 }
 
-/// Lets nobody in this user namespace make further ones, and with them the right to make any other
+/// Lets an ordinary user's process make no further user namespaces in its own, which has a map, and with them the right to make any other
 /// kind: that right is given up here, and comes with a new user namespace only. So there is one limit
 /// to write and not one for each kind, each of which many jails at once would wait for.
 pub(crate) fn deny_namespaces(proc: &Proc) -> Result<(), JailError> {

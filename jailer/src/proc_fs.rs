@@ -1,6 +1,7 @@
 //! What `/proc` knows of processes, and the files there that a process writes about itself. It is
 //! held open, since a jail has none.
 
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -16,7 +17,11 @@ use crate::error::{JailError, failed};
 use crate::paths;
 
 /// An open `/proc`.
-pub(crate) struct Proc(OwnedFd);
+pub(crate) struct Proc {
+    dir: OwnedFd,
+    /// Which start of the host this is, once it has been asked for.
+    boot: OnceCell<String>,
+}
 
 /// A process, told from every other that had or will have its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,12 +63,22 @@ pub(crate) enum Life {
 impl Proc {
     /// Opens it.
     pub fn open() -> Result<Self, JailError> {
-        paths::open(Path::new("/proc"), OFlags::PATH | OFlags::DIRECTORY).map(Self)
+        let dir = paths::open(Path::new("/proc"), OFlags::PATH | OFlags::DIRECTORY)?;
+        let boot = OnceCell::new();
+        Ok(Self { dir, boot })
+    }
+
+    fn boot(&self) -> Result<&str, std::io::Error> {
+        if let Some(boot) = self.boot.get() {
+            return Ok(boot);
+        }
+        let boot = self.read("sys/kernel/random/boot_id")?;
+        Ok(self.boot.get_or_init(|| boot.trim().to_owned()))
     }
 
     /// The PID namespace of the calling process.
     pub fn namespace(&self) -> Result<u64, JailError> {
-        let stat = statat(&self.0, "self/ns/pid", AtFlags::empty());
+        let stat = statat(&self.dir, "self/ns/pid", AtFlags::empty());
         Ok(stat.map_err(failed("look at the PID namespace"))?.st_ino)
     }
 
@@ -71,25 +86,23 @@ impl Proc {
     /// `namespace` is the one that this `/proc` shows.
     pub fn identify(&self, namespace: u64) -> Result<Identity, JailError> {
         let doing = "tell this process's number";
-        let link = readlinkat(&self.0, "self", Vec::new()).map_err(failed(doing))?;
+        let link = readlinkat(&self.dir, "self", Vec::new()).map_err(failed(doing))?;
         let pid = link.to_str().ok().and_then(|text| text.parse().ok());
         let pid = pid.ok_or(Errno::SRCH).map_err(failed(doing))?;
         let stat = self.stat(pid).ok_or(Errno::SRCH).map_err(failed(doing))?;
-        let boot = self
-            .read("sys/kernel/random/boot_id")
-            .map_err(failed("tell this boot's id"))?;
+        let boot = self.boot().map_err(failed("tell this boot's id"))?;
         Ok(Identity {
             pid,
             start: stat.start,
-            boot: boot.trim().to_owned(),
+            boot: boot.to_owned(),
             namespace,
         })
     }
 
     /// Whether that process lives. One that only waits to be reaped does not.
     pub fn life(&self, process: &Identity) -> Life {
-        match self.read("sys/kernel/random/boot_id") {
-            Ok(boot) if boot.trim() == process.boot => {}
+        match self.boot() {
+            Ok(boot) if boot == process.boot => {}
             Ok(_) => return Life::Dead,
             Err(_) => return Life::Unknown,
         }
@@ -109,14 +122,14 @@ impl Proc {
 
     /// Whether a process is in that PID namespace, or it cannot be told.
     fn is_inhabited(&self, namespace: u64) -> bool {
-        let Ok(entries) = Dir::read_from(&self.0) else {
+        let Ok(entries) = Dir::read_from(&self.dir) else {
             return true;
         };
         let pids = entries
             .flatten()
             .filter_map(|entry| entry.file_name().to_str().ok()?.parse::<u32>().ok());
         let mut within = pids.map(|pid| {
-            match statat(&self.0, format!("{pid}/ns/pid"), AtFlags::empty()) {
+            match statat(&self.dir, format!("{pid}/ns/pid"), AtFlags::empty()) {
                 Ok(stat) => stat.st_ino == namespace,
                 // It has ended meanwhile.
                 Err(Errno::NOENT | Errno::SRCH) => false,
@@ -171,7 +184,7 @@ impl Proc {
     /// Reads a short file, like a setting.
     pub fn read(&self, path: &str) -> Result<String, std::io::Error> {
         let fd = openat(
-            &self.0,
+            &self.dir,
             path,
             OFlags::RDONLY | OFlags::CLOEXEC,
             Mode::empty(),
@@ -185,13 +198,13 @@ impl Proc {
     /// Opens a file for reading.
     pub fn open_file(&self, path: &str) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        openat(&self.0, path, flags, Mode::empty())
+        openat(&self.dir, path, flags, Mode::empty())
     }
 
     /// Writes a setting, like `self/uid_map`.
     pub fn write(&self, path: &str, text: &str) -> Result<(), std::io::Error> {
         let fd = openat(
-            &self.0,
+            &self.dir,
             path,
             OFlags::WRONLY | OFlags::CLOEXEC,
             Mode::empty(),

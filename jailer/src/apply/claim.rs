@@ -122,10 +122,6 @@ impl Jail<'_> {
 
     /// Removes what was made before `err`, as far as that can be done from here, and tells it.
     pub(super) fn give_up(self, err: JailError) -> Result<Forked, JailError> {
-        if let Some(report) = self.report {
-            // The waiting process cleans up: it still sees the host.
-            report.send(&err);
-        }
         if let Some(claim) = self.claim {
             // What this very process is still in is removed by the next clean-up.
             crate::gc::remove(&claim);

@@ -13,6 +13,7 @@ use rustix::process::{DumpableBehavior, Rlimit, set_dumpable_behavior, setrlimit
 use rustix::system::sethostname;
 use rustix::thread::UnshareFlags;
 
+use self::fork::How;
 use crate::cgroup::{self, Group};
 use crate::error::{JailError, failed};
 use crate::kept::Kept;
@@ -44,23 +45,13 @@ pub enum Forked {
 /// Makes the jail around the calling process, and becomes the program in it. Returns only when the
 /// plan forks, and then in the parent, or when something fails.
 ///
-/// The process must have one thread only: most of what is done concerns the calling thread alone.
+/// The process must have one thread only: most of what is done concerns the calling thread alone. Where
+/// it returns, it is about to end: descriptors that were opened for the jail stay open until then.
 /// What could not be had although the jail is good without it is told to `note`.
 pub fn enter(plan: &Plan, note: &dyn Fn(&str)) -> Result<Forked, JailError> {
     let mut jail = Jail::new(plan, note)?;
-    let mut result = Ok(None);
-    for step in &plan.steps {
-        result = jail.carry_out(step);
-        match result {
-            Ok(None) => {}
-            _ => break,
-        }
-    }
-    match result {
-        Ok(Some(forked)) => Ok(forked),
-        Ok(None) => Err(failed("run a plan that executes nothing")(io::Error::from(
-            io::ErrorKind::InvalidInput,
-        ))),
+    match jail.go_on(&plan.steps) {
+        Ok(forked) => Ok(forked),
         Err(err) => jail.give_up(err),
     }
 }
@@ -126,7 +117,36 @@ impl<'a> Jail<'a> {
         })
     }
 
-    fn carry_out(&mut self, step: &Step) -> Result<Option<Forked>, JailError> {
+    /// Carries `steps` out, which are the last ones of the plan. What has become of a new process is
+    /// told in the old one alone.
+    fn go_on(&mut self, steps: &[Step]) -> Result<Forked, JailError> {
+        for (step, rest) in steps.iter().zip((1..).map(|next| &steps[next..])) {
+            match step {
+                Step::Fork {
+                    new_pid_ns,
+                    group,
+                    daemonize,
+                    traced,
+                    sibling,
+                } => {
+                    let how = How {
+                        new_pid_ns: *new_pid_ns,
+                        group: group.as_ref(),
+                        daemonize: *daemonize,
+                        traced: *traced,
+                        sibling: *sibling,
+                    };
+                    return self.fork(&how, rest);
+                }
+                _ => self.carry_out(step)?,
+            }
+        }
+        Err(failed("run a plan that executes nothing")(io::Error::from(
+            io::ErrorKind::InvalidInput,
+        )))
+    }
+
+    fn carry_out(&mut self, step: &Step) -> Result<(), JailError> {
         match step {
             Step::CloseDescriptors { .. } => {}
             Step::Claim(dir) => {
@@ -145,16 +165,8 @@ impl<'a> Jail<'a> {
                 identity::own_namespace(&self.proc, uid, gid)?;
                 self.alone = true;
             }
-            Step::Fork {
-                new_pid_ns,
-                group,
-                daemonize,
-                traced,
-                sibling,
-            } => {
-                let group = group.as_ref();
-                return self.fork(*new_pid_ns, group, *daemonize, *traced, *sibling);
-            }
+            // Where this goes on is another process.
+            Step::Fork { .. } => return Err(out_of_order()),
             Step::Record(pid_file) => self.record(pid_file)?,
             Step::PrepareRoot(owner) => {
                 let claim = self.claim.as_mut().ok_or_else(out_of_order)?;
@@ -189,16 +201,12 @@ impl<'a> Jail<'a> {
                 Err(err) => return Err(failed("take a new session keyring")(err)),
             },
             Step::Become(uid, gid) => {
-                self.alone = identity::become_user(&self.proc, *uid, *gid)?;
+                self.alone = identity::become_user(*uid, *gid)?;
                 if !self.alone {
                     (self.note)("this host does not allow user namespaces: the jail has none");
                 }
             }
-            Step::NoNamespaces => {
-                if self.alone {
-                    identity::deny_namespaces(&self.proc)?;
-                }
-            }
+            Step::NoNamespaces => identity::deny_namespaces(&self.proc)?,
             Step::NoCapabilities => capabilities::drop_all()?,
             Step::NoPrivileges => {
                 capabilities::no_new_privileges()?;
@@ -215,9 +223,9 @@ impl<'a> Jail<'a> {
             }
             Step::EndWithParent(_) => self.end_with_parent()?,
             Step::Seccomp(mode) => self.seccomp = *mode,
-            Step::Execute(arguments) => return self.execute(arguments).map(Some),
+            Step::Execute(arguments) => self.execute(arguments)?,
         }
-        Ok(None)
+        Ok(())
     }
 
     fn limit(&self, resource: Resource, value: u64) -> Result<(), JailError> {
@@ -261,16 +269,14 @@ impl<'a> Jail<'a> {
         Ok(())
     }
 
-    fn execute(&mut self, arguments: &[std::ffi::CString]) -> Result<Forked, JailError> {
+    /// Returns only when nothing could be tried.
+    fn execute(&mut self, arguments: &[std::ffi::CString]) -> Result<(), JailError> {
         let program = self.program.as_ref().ok_or_else(out_of_order)?;
         self.holders.clear();
         let prepared = run_once::prepare(arguments)?;
         sys::reset_signals();
         match self.seccomp {
-            Mode::Filter => {
-                seccomp::restrict_process()?;
-                seccomp::only_this_execution(prepared.pointers())?;
-            }
+            Mode::Filter => seccomp::restrict_process(prepared.pointers())?,
             Mode::Trace => {
                 let report = self.report.as_mut().ok_or_else(out_of_order)?;
                 seccomp::watch(|number| report.tell(number))?;
@@ -278,7 +284,7 @@ impl<'a> Jail<'a> {
             Mode::Off => {}
         }
         let err = failed("execute the program")(prepared.execute(program.as_fd()));
-        match self.report.take() {
+        match &mut self.report {
             Some(report) => report.send(&err),
             // Few system calls are allowed any more: enough to say it and to end.
             None => {

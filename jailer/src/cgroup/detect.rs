@@ -23,7 +23,7 @@ pub struct Unified {
     /// The controllers that it has, which no hierarchy of version 1 has then.
     pub controllers: Vec<String>,
     /// The group of the process that asks, from the root: an ordinary user may be allowed to make
-    /// groups below it.
+    /// groups beside it.
     pub own: PathBuf,
 }
 

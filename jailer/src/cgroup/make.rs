@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::verify::holds;
 use super::{Group, Version};
 use crate::error::{JailError, failed};
+use crate::paths;
 
 /// How often a directory is made again that a neighbour's clean-up took away meanwhile.
 const ATTEMPTS: usize = 8;
@@ -85,6 +86,11 @@ fn descend(group: &Group) -> Result<(), JailError> {
     let cpuset = group.controllers.iter().any(|name| name == "cpuset");
     for name in group.path.components() {
         if group.version == Version::V2 {
+            // Some would be handed on all the same, to a group that no process can be in then.
+            let hands_on = !group.controllers.is_empty() && dir != group.root;
+            if hands_on && !read(&dir.join("cgroup.procs"))?.is_empty() {
+                return Err(inhabited(&dir));
+            }
             switch_on(&dir, &group.controllers)?;
         }
         let above = dir.clone();
@@ -111,11 +117,24 @@ fn switch_on(dir: &Path, controllers: &[String]) -> Result<(), JailError> {
     let file = dir.join("cgroup.subtree_control");
     let on = read(&file)?;
     for name in controllers {
-        if !on.split_whitespace().any(|other| other == name) {
-            write(&file, &format!("+{name}"))?;
+        if on.split_whitespace().any(|other| other == name) {
+            continue;
+        }
+        match write(&file, &format!("+{name}")) {
+            Err(JailError::Os { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => {
+                return Err(inhabited(dir));
+            }
+            other => other?,
         }
     }
     Ok(())
+}
+
+/// Refuses a group of version 2 to make others in.
+fn inhabited(dir: &Path) -> JailError {
+    let reason = "processes are in it, and such a cgroup of version 2 hands no controller on to those in \
+        it: choose another one (--parent-cgroup), or move them";
+    paths::refuse(dir, reason)
 }
 
 fn write(file: &Path, value: &str) -> Result<(), JailError> {

@@ -50,8 +50,9 @@ impl Group {
     }
 }
 
-/// The groups for `request` of a machine `id` of `program`. `delegated`: only below the group of
-/// the process that asks.
+/// The groups for `request` of a machine `id` of `program`. `delegated`: only beside the group of
+/// the process that asks. Below it there can be none: the process itself is in it, and no group of version 2
+/// that a process is in hands controllers on.
 pub(crate) fn place(
     request: &Request,
     host: &Hierarchies,
@@ -70,7 +71,9 @@ pub(crate) fn place(
         own_parent: request.parent.is_none(),
     };
     let below = |version| match (&host.v2, version) {
-        (Some(v2), Version::V2) if delegated => v2.own.join(parent),
+        (Some(v2), Version::V2) if delegated => {
+            v2.own.parent().unwrap_or(Path::new("")).join(parent)
+        }
         _ => parent.to_owned(),
     };
     if request.settings.is_empty() {
@@ -228,9 +231,9 @@ mod tests {
     }
 
     #[test]
-    fn an_ordinary_user_stays_below_its_own_group() {
+    fn an_ordinary_user_stays_beside_its_own_group() {
         let asked = request(&["pids.max=1"], None);
         let groups = place(&asked, &v2(), "vmm", "a", true).unwrap();
-        assert_eq!(dirs(&groups), ["/cg/user.slice/1/vmm/a"]);
+        assert_eq!(dirs(&groups), ["/cg/user.slice/vmm/a"]);
     }
 }

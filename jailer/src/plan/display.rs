@@ -86,7 +86,8 @@ impl fmt::Display for Step {
             Step::Keyring => f.write_str("take a new session keyring"),
             Step::Become(uid, gid) => write!(
                 f,
-                "become user {uid} in group {gid} alone, in a user namespace without anybody else"
+                "become user {uid} in group {gid} alone, in a user namespace that knows nobody, and so \
+                 lets nobody make another"
             ),
             Step::NoNamespaces => {
                 f.write_str("forbid further user namespaces, and so those of all kinds")

@@ -173,12 +173,12 @@ fn steps(
         Step::Hostname(config.id.as_str().to_owned()),
         Step::Keyring,
     ]);
-    if host.root {
-        steps.push(Step::Become(config.uid, config.gid));
-    }
+    steps.push(match host.root {
+        true => Step::Become(config.uid, config.gid),
+        false => Step::NoNamespaces,
+    });
     steps.extend([
         Step::Limit(Resource::Processes, PROCESSES),
-        Step::NoNamespaces,
         Step::NoCapabilities,
         Step::NoPrivileges,
         Step::Landlock(host.landlock, devices(&config.network)),

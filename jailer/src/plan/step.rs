@@ -81,9 +81,10 @@ pub enum Step {
     Hostname(String),
     /// A session keyring of its own.
     Keyring,
-    /// Become this user in this group alone, in a user namespace that knows nobody else.
+    /// Become this user in this group alone, in a user namespace that knows nobody, and so lets nobody
+    /// make further ones of any kind.
     Become(u32, u32),
-    /// No further namespaces of any kind.
+    /// No further namespaces of any kind, where the process is known in its own.
     NoNamespaces,
     /// Drop all capabilities, for good.
     NoCapabilities,

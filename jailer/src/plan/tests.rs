@@ -47,7 +47,11 @@ fn rights_are_dropped_in_an_order_that_leaves_no_way_back() {
     for root in [true, false] {
         let steps = plan(&config(), &host(root)).unwrap().steps;
         let enter = position(&steps, |s| *s == Step::EnterRoot);
-        let none = position(&steps, |s| *s == Step::NoNamespaces);
+        // Which of the two keeps further namespaces from it.
+        let none = match root {
+            true => position(&steps, |s| *s == Step::Become(1000, 1001)),
+            false => position(&steps, |s| *s == Step::NoNamespaces),
+        };
         let drop = position(&steps, |s| *s == Step::NoCapabilities);
         let locked = position(&steps, |s| *s == Step::NoPrivileges);
         let landlock = position(&steps, |s| matches!(s, Step::Landlock(..)));
@@ -56,10 +60,6 @@ fn rights_are_dropped_in_an_order_that_leaves_no_way_back() {
         assert!(landlock < filter && filter == steps.len() - 2);
         assert!(matches!(steps.last(), Some(Step::Execute(_))));
         assert!(matches!(steps[0], Step::CloseDescriptors { .. }));
-        if root {
-            let user = position(&steps, |s| *s == Step::Become(1000, 1001));
-            assert!(enter < user && user < none);
-        }
     }
 }
 

@@ -10,6 +10,8 @@
 //! before guest code can run: until then nothing but the caller's own words has come in, and that
 //! filter, the longest, takes as long to install (0.4 ms) as all else until the first answer.
 
+#[allow(dead_code, reason = "compiling the rules uses more of it")]
+mod code;
 mod filters;
 pub mod names;
 mod once;
@@ -24,11 +26,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use seccompiler::apply_filter;
 
 pub use filters::{ROLES, Role};
-pub(crate) use once::only_this_execution;
+pub(crate) use once::restrict_process;
 pub(crate) use supervisor::{supervise, watch};
 pub use trace::{Call, From, Trace, trace_to};
-
-use crate::error::{JailError, failed};
 
 /// What [`install`] does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -95,12 +95,6 @@ pub fn mode() -> Mode {
     let now = MODE.load(Ordering::Relaxed);
     let mode = modes.into_iter().find(|mode| *mode as u8 == now);
     mode.unwrap_or_default()
-}
-
-/// Restricts the calling process, before it becomes a monitor, to what a monitor needs.
-pub(crate) fn restrict_process() -> Result<(), JailError> {
-    apply_filter(Role::Process.filter())
-        .map_err(|err| failed("restrict its system calls")(io::Error::other(err)))
 }
 
 #[cfg(test)]

@@ -131,7 +131,7 @@ fn roles_are_smaller_than_the_known_monitors() {
 
 /// What a filter makes of a call, as the kernel's own interpreter would find it out
 /// (`linux/filter.h`; `linux/seccomp.h` for what is loaded), and how many instructions that took.
-fn ask(filter: &[sock_filter], number: i64, arguments: &[u64; 6]) -> (u32, usize) {
+pub(super) fn ask(filter: &[sock_filter], number: i64, arguments: &[u64; 6]) -> (u32, usize) {
     ask_of(0xc000_003e, filter, number, arguments)
 }
 

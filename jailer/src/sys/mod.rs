@@ -1,9 +1,10 @@
 //! System calls that no library wraps. A leaf with `unsafe` in it, as `notify` is.
 //!
 //! What makes it sound: each call gets integers, or pointers to values that outlive it; `clone3`
-//! gives the child memory of its own, as fork does; and nothing here but `copy` is called but from
-//! processes with a single thread, which the callers say.
+//! gives the child memory of its own, as fork does, but for `beside`, which says why it may; and nothing
+//! here but `copy` is called but from processes with a single thread, which the callers say.
 
+mod beside;
 mod holder;
 mod mounts;
 pub mod notify;
@@ -14,6 +15,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use libc::{c_int, c_long, c_uint};
 use rustix::thread::UnshareFlags;
 
+pub use beside::run_beside;
 pub use holder::hold_user_namespace;
 pub use mounts::{MountFlags, bind, mount_flags, restrict_mount};
 
@@ -69,9 +71,8 @@ pub mod fork_flags {
     pub const SIBLING: u64 = libc::CLONE_PARENT as u64;
 }
 
-/// A copy of this process, from its first moment in the cgroup (version 2) whose directory is
-/// `cgroup`. `None` in the copy.
-pub fn fork(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Option<u32>> {
+/// What clone3(2) is asked for.
+fn clone_args(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> libc::clone_args {
     // SAFETY: clone_args is plain integers, for which zero means "not asked for".
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     args.flags = flags;
@@ -83,6 +84,13 @@ pub fn fork(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Option<u32
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = cgroup.as_raw_fd() as u64;
     }
+    args
+}
+
+/// A copy of this process, from its first moment in the cgroup (version 2) whose directory is
+/// `cgroup`. `None` in the copy.
+pub fn fork(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Option<u32>> {
+    let args = clone_args(flags, cgroup);
     // SAFETY: without CLONE_VM the child has a copy of everything, and there is one thread only, so
     // no lock is held by a thread that the child does not have.
     let pid = check(unsafe {
@@ -119,12 +127,6 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 pub fn unshare(flags: UnshareFlags) -> io::Result<()> {
     // SAFETY: descriptors are not among what is left (no CLONE_FILES), and there is one thread.
     unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(Into::into)
-}
-
-/// Makes the identity that files are accessed with root's again, where the saved one still is.
-pub fn access_files_as_root() {
-    // SAFETY: an integer. The call cannot fail visibly: what it was for fails then.
-    unsafe { libc::syscall(libc::SYS_setfsuid, 0) };
 }
 
 /// Leaves the session keyring of whoever started this process for a new, empty one.
