@@ -51,8 +51,13 @@ impl Followers {
         Follower(self.clone())
     }
 
+    /// Whether there is any.
+    pub fn any(&self) -> bool {
+        self.count.get() > 0
+    }
+
     /// Waits until this is so.
-    async fn until(&self, so: impl Fn(&Self) -> bool) {
+    pub async fn until(&self, so: impl Fn(&Self) -> bool) {
         loop {
             let changed = self.changed.notified();
             if so(self) {
@@ -104,7 +109,7 @@ pub async fn relay(app: Rc<App>) {
     let mut told = false;
     let mut watch = app.handle.watch();
     loop {
-        followers.until(|followers| followers.count.get() > 0).await;
+        followers.until(Followers::any).await;
         let running = watch.wait_for(|status| can_be_heard(status.state));
         let Ok(status) = running.await else { return };
         drop(status);
@@ -118,7 +123,7 @@ pub async fn relay(app: Rc<App>) {
         let nobody = followers.until(|followers| followers.count.get() == 0);
         race(heard, nobody).await;
         followers.set_over();
-        if followers.count.get() > 0 {
+        if followers.any() {
             tokio::time::sleep(PAUSE).await;
         }
     }

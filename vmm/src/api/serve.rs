@@ -74,7 +74,7 @@ pub fn run(runtime: &Runtime, work: Work, stopped: oneshot::Receiver<()>) {
             Ok(listener) => listener,
             Err(err) => return logger::log(Level::Error, format_args!("cannot serve: {err}")),
         };
-        spawn_local(warnings::watch(app.handle.clone()));
+        spawn_local(warnings::watch(app.clone()));
         spawn_local(guest_events::relay(app.clone()));
         race(accept(listener, app, connections.clone()), stopped).await;
         let answered = async {

@@ -1,10 +1,13 @@
 //! Warnings to those who follow the events: room on disks, and the host's memory. Nothing is
-//! looked at while nobody follows.
+//! looked at, and no timer runs, while nobody follows: idle machines stand by the thousand.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
+use super::guest_events::Followers;
+use super::serve::App;
 use crate::control::{Event, Handle};
 
 /// How often is looked.
@@ -13,17 +16,18 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const LITTLE: f64 = 0.05;
 
 /// Looks for as long as the server runs.
-pub async fn watch(handle: Handle) {
+pub async fn watch(app: Rc<App>) {
+    let (handle, followers) = (&app.handle, &app.followers);
     // What has been told of; it is told again only after it was better.
     let mut told = HashSet::new();
     loop {
-        tokio::time::sleep(INTERVAL).await;
-        if !handle.has_listeners() {
+        if !followers.any() {
             told.clear();
-            continue;
+            followers.until(Followers::any).await;
         }
+        tokio::time::sleep(INTERVAL).await;
         // Files are looked at by the thread that does so for this one.
-        let dirs = written_dirs(&handle);
+        let dirs = written_dirs(handle);
         let Ok(now) = handle.look_at_files(move || look(dirs)).await else {
             return;
         };

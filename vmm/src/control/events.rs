@@ -188,7 +188,7 @@ impl Events {
         }
     }
 
-    pub fn has_subscribers(&self) -> bool {
+    fn has_subscribers(&self) -> bool {
         self.0.receiver_count() > 0
     }
 

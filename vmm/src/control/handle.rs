@@ -165,11 +165,6 @@ impl Handle {
         self.0.events.subscribe()
     }
 
-    /// Whether anybody follows what happens.
-    pub fn has_listeners(&self) -> bool {
-        self.0.events.has_subscribers()
-    }
-
     /// Tells those who follow.
     pub fn publish(&self, event: &Event) {
         self.0.events.publish(event);
