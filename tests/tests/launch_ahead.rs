@@ -213,8 +213,8 @@ fn what_comes_later_is_read_as_strictly() {
         ),
         (b"--no-seccomp\0", "--seccomp: it has to be among the first"),
         (b"--no-api\0--config-file\0/x\0", "--no-api"),
-        (b"--ready-fd\01\0", "--ready-fd: given twice"),
-        (b"--args-fd\01\0", "--args-fd: given twice"),
+        (b"--ready-fd\x001\0", "--ready-fd: given twice"),
+        (b"--args-fd\x001\0", "--args-fd: given twice"),
         (b"--version\0", "no machine"),
     ] {
         let (status, said) = Waiting::start(&[]).told(words);
