@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use tine::client::Machine;
 use tine::launch::{LOG, LaunchError, Launched, Launcher, NewMachine};
 use tine_tests::api::tine_vmm;
-use tine_tests::{guest, require_kvm, text};
+use tine_tests::{guest, jail, require_kvm, text};
 
 fn runtime() -> tokio::runtime::Runtime {
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -184,6 +184,29 @@ impl Waiting {
         let output = self.process.wait_with_output().unwrap();
         (output.status, text(&output.stderr).to_owned())
     }
+}
+
+#[test]
+fn it_waits_in_a_jail_too() {
+    let jails = jail::machine::jails();
+    let (line, theirs) = UnixStream::pair().unwrap();
+    let mut command = jails.command("ahead");
+    command.args(["--new-pid-ns", "--", "--args-fd", "0", "--ready-fd", "0"]);
+    command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+    let started = command.status().unwrap();
+    drop(command);
+    assert!(started.success());
+    let hear = || {
+        let mut byte = [0];
+        (&line).read_exact(&mut byte).unwrap();
+        assert_eq!(byte, *b"\n");
+    };
+    hear();
+    (&line).write_all(b"--api-sock\0/run/api.sock\0").unwrap();
+    line.shutdown(Shutdown::Write).unwrap();
+    hear();
+    let answer = jail::machine::request(&jails, "ahead", "GET", "/v1/machine", "");
+    assert!(answer.contains("\"id\":\"ahead\""), "{answer}");
 }
 
 #[test]
