@@ -44,7 +44,15 @@ impl Known {
     /// Looks at the machine in a directory.
     pub async fn look(id: String, run_dir: PathBuf) -> Self {
         let machine = Machine::at(run_dir.join(SOCKET));
-        let asked = tokio::time::timeout(PATIENCE, machine.status()).await;
+        let ask = || tokio::time::timeout(PATIENCE, machine.status());
+        let mut asked = ask().await;
+        if let Ok(Err(err)) = &asked
+            && !err.is_gone()
+            && !matches!(err, Error::Refused { .. })
+        {
+            // One that is just ending hangs up, and is gone at the next look.
+            asked = ask().await;
+        }
         let mut known = Self {
             id,
             state: "silent".to_owned(),
