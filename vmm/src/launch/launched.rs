@@ -69,37 +69,59 @@ impl Launched {
             dir,
             child: None,
         };
-        let (child, readiness) = launched.process(launcher)?;
+        if let Some((child, readiness)) = launched.waiting(launcher)? {
+            launched.child = Some(child);
+            match launched.connect(readiness).await {
+                // Somebody has killed it before it was told: there is nothing yet that would be lost.
+                Err(LaunchError::Ended { .. }) => {
+                    let log = launched.dir.join(LOG);
+                    fs::remove_file(&log).map_err(|err| failed(&log, err))?;
+                }
+                connected => return connected.map(|()| launched),
+            }
+        }
+        let (child, readiness) = launched.new_process(launcher)?;
         launched.child = Some(child);
         launched.connect(readiness).await?;
         Ok(launched)
     }
 
-    /// One that waits for a machine, or else a new one.
-    fn process(&self, launcher: &Launcher) -> Result<(Child, Readiness), LaunchError> {
+    /// A process of those that wait for machines, if there is one.
+    fn waiting(&self, launcher: &Launcher) -> Result<Option<(Child, Readiness)>, LaunchError> {
         let log = self.dir.join(LOG);
-        let failed = |source| LaunchError::Directory {
+        let taken = launcher.reserve.take(&self.words(), &log);
+        taken.map_err(|source| LaunchError::Directory {
             id: self.id.clone(),
-            path: log.clone(),
+            path: log,
             source,
-        };
+        })
+    }
+
+    /// The arguments that make a process this machine's.
+    fn words(&self) -> [&OsStr; 6] {
         let word = OsStr::new;
-        let words = [
+        [
             word("--api-sock"),
             self.machine.socket().as_os_str(),
             word("--id"),
             word(&self.id),
             word("--run-dir"),
             self.dir.as_os_str(),
-        ];
-        if let Some(waiting) = launcher.reserve.take(&words, &log).map_err(failed)? {
-            return Ok(waiting);
-        }
+        ]
+    }
+
+    fn new_process(&self, launcher: &Launcher) -> Result<(Child, Readiness), LaunchError> {
+        let log = self.dir.join(LOG);
+        let failed = |source| LaunchError::Directory {
+            id: self.id.clone(),
+            path: log.clone(),
+            source,
+        };
         let out = files::create(&log).and_then(|out| Ok((out.try_clone()?, out)));
         let (out, err) = out.map_err(failed)?;
         let started = Readiness::new().and_then(|(readiness, tell)| {
             let child = Command::new(&launcher.program)
-                .args(words)
+                .args(self.words())
                 // A descriptor that a process gets without a call of ours between its start and its program's.
                 .args(["--ready-fd", "0"])
                 .current_dir("/")

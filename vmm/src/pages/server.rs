@@ -64,7 +64,7 @@ pub fn serve(stream: &UnixStream, source: &mut impl PageSource) -> Result<u64, P
                 let read = source.read_page(offset, &mut page);
                 read.map_err(|source| PagesError::Source { offset, source })?;
                 match sys::copy(&faults, address, &page) {
-                    Ok(()) => given += 1,
+                    Ok(put) => given += u64::from(put),
                     // Nobody waits for it any more: the mapping, or all of the process, is gone.
                     Err(err) if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
                     Err(err) => return Err(err.into()),

@@ -72,15 +72,16 @@ pub fn unregister(fd: &OwnedFd, at: *mut u8, len: u64) -> io::Result<()> {
     control(fd, UFFDIO_UNREGISTER, &mut [at as u64, len])
 }
 
-/// Puts `page` where it is missed, and wakes who waits for it. One that is there already stays.
-pub fn copy(fd: &OwnedFd, to: u64, page: &[u8]) -> io::Result<()> {
+/// Puts `page` where it is missed, and wakes who waits for it. One that is there already stays, which is
+/// `false`: two threads have missed it at the same time.
+pub fn copy(fd: &OwnedFd, to: u64, page: &[u8]) -> io::Result<bool> {
     let len = page.len() as u64;
     let mut argument = [to, page.as_ptr() as u64, len, 0, 0];
     match control(fd, UFFDIO_COPY, &mut argument) {
         Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {
-            control(fd, UFFDIO_WAKE, &mut [to, len])
+            control(fd, UFFDIO_WAKE, &mut [to, len]).map(|()| false)
         }
-        result => result,
+        result => result.map(|()| true),
     }
 }
 
