@@ -42,7 +42,7 @@ impl Launcher {
     /// Has `count` processes started that wait for machines, beside those that have one: the next machines
     /// that this launcher or a clone of it starts take one each, and so much of a start is behind them. What
     /// was taken is replaced by the next call of this, at a time that suits the caller. They end
-    /// with the last clone of this, and with this program, and have no files until then. Each takes some 300 KiB of
+    /// with the last clone of this, and with this program, and have no files until then. Each takes some 220 KiB of
     /// memory.
     ///
     /// # Errors
