@@ -254,7 +254,9 @@ fn what_comes_later_is_read_as_strictly() {
     // It need not have been read to its end.
     let _ = waiting.line.write_all(&long);
     let _ = waiting.line.shutdown(Shutdown::Write);
-    assert_eq!(waiting.process.wait().unwrap().code(), Some(2));
+    let output = waiting.process.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("bytes at most"));
     let output = Command::new(tine_vmm()).args(["--args-fd", "77"]).output();
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(2));

@@ -4,6 +4,7 @@
 //! gives the child memory of its own, as fork does, but for `beside`, which says why it may; and nothing
 //! here but `copy` is called but from processes with a single thread, which the callers say.
 
+mod begin;
 mod beside;
 mod holder;
 mod mounts;
@@ -15,6 +16,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use libc::{c_int, c_long, c_uint};
 use rustix::thread::UnshareFlags;
 
+pub use begin::begin;
 pub use beside::run_beside;
 pub use holder::hold_user_namespace;
 pub use mounts::{MountFlags, bind, mount_flags, restrict_mount};

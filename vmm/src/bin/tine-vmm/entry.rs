@@ -8,13 +8,11 @@
 use std::ffi::{c_char, c_int};
 use std::io::Write;
 
-use tine::process;
-
 /// The C library's entry point. The standard library finds the arguments by itself.
 // The name is the one that the C library calls, and the signature is C's of `main`.
 #[unsafe(no_mangle)]
 extern "C" fn main(_count: c_int, _words: *const *const c_char) -> c_int {
-    process::begin();
+    tine_jailer::begin();
     let status = crate::start();
     // The standard library's own buffer, which nobody else writes out.
     match std::io::stdout().flush() {

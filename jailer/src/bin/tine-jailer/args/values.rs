@@ -1,11 +1,13 @@
 //! Options and their values, as words of a command line.
 
-use std::ffi::OsString;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use lexopt::{Arg, Parser};
+use tine_jailer::options::value;
+
+pub use tine_jailer::options::text;
 
 /// Refuses what is no option that there is.
 pub fn unexpected(arg: &Arg<'_>) -> String {
@@ -31,26 +33,6 @@ pub fn once<T>(slot: &mut Option<T>, name: &str, value: T) -> Result<(), String>
 pub fn again<T>(all: &mut Vec<T>, value: T) -> Result<(), String> {
     all.push(value);
     Ok(())
-}
-
-/// An option's value, which another option is not taken for.
-fn value(name: &str, line: &mut Parser) -> Result<OsString, String> {
-    if let Some(value) = line.optional_value() {
-        return Ok(value);
-    }
-    let missing = || format!("--{name}: its value is missing");
-    let words = line.try_raw_args();
-    let next = words.as_ref().and_then(|words| words.peek());
-    match next.is_none_or(|word| word.as_encoded_bytes().starts_with(b"--")) {
-        true => Err(missing()),
-        false => line.value().map_err(|_| missing()),
-    }
-}
-
-/// An option's value as text.
-pub fn text(name: &str, line: &mut Parser) -> Result<String, String> {
-    let text = value(name, line)?.into_string();
-    text.map_err(|bytes| format!("--{name}: {} is not UTF-8", bytes.display()))
 }
 
 /// An option's value as a path.

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use lexopt::{Arg, Parser};
+use tine_jailer::options::value;
 use tine_jailer::seccomp::Mode;
+
+pub(super) use tine_jailer::options::text;
 
 pub(super) fn in_words(err: lexopt::Error) -> String {
     err.to_string()
@@ -33,26 +36,6 @@ pub(super) fn once<T>(
         None => Ok(()),
         Some(_) => Err(format!("--{name}: given twice")),
     }
-}
-
-/// An option's value, which another option is not taken for.
-fn value(name: &str, line: &mut Parser) -> Result<std::ffi::OsString, String> {
-    if let Some(value) = line.optional_value() {
-        return Ok(value);
-    }
-    let missing = || format!("--{name}: its value is missing");
-    let words = line.try_raw_args();
-    let next = words.as_ref().and_then(|words| words.peek());
-    match next.is_none_or(|word| word.as_encoded_bytes().starts_with(b"--")) {
-        true => Err(missing()),
-        false => line.value().map_err(|_| missing()),
-    }
-}
-
-pub(super) fn text(name: &str, line: &mut Parser) -> Result<String, String> {
-    let value = value(name, line)?;
-    let text = value.into_string();
-    text.map_err(|bytes| format!("--{name}: {} is not UTF-8", bytes.display()))
 }
 
 pub(super) fn path(
