@@ -33,7 +33,7 @@ pub fn split(mut data: &[u8]) -> Vec<&[u8]> {
 /// where libFuzzer puts what it finds.
 pub fn begin(seeds: impl FnOnce() -> Vec<Vec<u8>>) {
     // The program's start is libFuzzer's, not Rust's.
-    tine::process::begin();
+    tine_jailer::begin();
     if Path::new(FILES).is_dir() {
         tempfile::env::override_temp_dir(Path::new(FILES)).expect("the first call");
     }
