@@ -52,6 +52,21 @@ fn chunked_upload() {
 }
 
 #[test]
+fn who_is_refused_while_sending_may_send_the_rest() {
+    let agent = Agent::start();
+    let target = content(std::path::Path::new("/no/such/dir/x"), "");
+    let mut conn = agent.connect();
+    let size = 8 << 20;
+    let length = format!("Content-Length: {size}");
+    write!(conn, "PUT {target} HTTP/1.1\r\nHost: a\r\n{length}\r\n\r\n").unwrap();
+    let answer = read_answer(&mut conn);
+    assert_eq!(answer.status, 404, "{}", answer.text());
+    conn.write_all(&vec![0; size]).unwrap();
+    // It is not served any further.
+    assert_eq!(conn.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
 fn a_broken_upload_leaves_the_old_file_and_nothing_else() {
     let agent = Agent::start();
     let dir = agent.dir().join("d");

@@ -1,21 +1,27 @@
 //! A connection, on vsock or on a Unix or TCP socket: non-blocking, in the agent's loop, usable by hyper.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use hyper::rt::ReadBufCursor;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use tokio::io::Interest;
+use tokio::time::Sleep;
 
 use super::sys::{self, Watched};
 
 /// Bytes read at once for hyper: what an ordinary request needs, and what a file's upload comes in.
 const SMALL_READ: usize = 8 * 1024;
 const LARGE_READ: usize = 64 * 1024;
+
+/// How long a client may go on sending what nobody waits for any more, after its answer.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// One connection.
 ///
@@ -25,6 +31,10 @@ const LARGE_READ: usize = 64 * 1024;
 pub struct Conn {
     reader: Arc<Watched>,
     writer: OnceLock<Watched>,
+    /// The peer has said that nothing more comes, or is not there any more.
+    ended: Cell<bool>,
+    /// Until when the last bytes are read, once this side has said all.
+    linger: Option<Pin<Box<Sleep>>>,
 }
 
 impl Conn {
@@ -34,6 +44,8 @@ impl Conn {
         Ok(Self {
             reader: Arc::new(reader),
             writer: OnceLock::new(),
+            ended: Cell::new(false),
+            linger: None,
         })
     }
 
@@ -103,11 +115,15 @@ impl Conn {
                     if count > 0 && count < buffer.len() {
                         guard.clear_ready();
                     }
+                    self.ended.set(count == 0);
                     return Poll::Ready(Ok(count));
                 }
                 Err(rustix::io::Errno::AGAIN) => guard.clear_ready(),
                 Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Poll::Ready(Err(errno.into())),
+                Err(errno) => {
+                    self.ended.set(true);
+                    return Poll::Ready(Err(errno.into()));
+                }
             }
         }
     }
@@ -173,8 +189,24 @@ impl hyper::rt::Write for Conn {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The connection is dropped next, which says the same.
+    /// The connection is dropped next, which tells the peer all. But who is answered before its request has come whole
+    /// is still sending, and would be cut off with the answer unread (RFC 9112, section 9.6): so the rest is taken in.
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut dropped = [0; SMALL_READ];
+        while !self.ended.get() {
+            if self.linger.is_none() {
+                self.shut_write();
+                self.linger = Some(Box::pin(tokio::time::sleep(LINGER)));
+            }
+            if let Poll::Ready(read) = self.poll_recv(cx, &mut dropped) {
+                read?;
+                continue;
+            }
+            if let Some(linger) = &mut self.linger {
+                ready!(linger.as_mut().poll(cx));
+            }
+            break;
+        }
         Poll::Ready(Ok(()))
     }
 }

@@ -148,7 +148,7 @@ impl Http {
         let (mut sender, connection) = http1::Builder::new()
             .max_buf_size(MAX_HEAD)
             .max_headers(MAX_HEADERS)
-            .handshake(Io(stream))
+            .handshake(Io::new(stream))
             .await?;
         // Whatever ends it, the one who waits for the answer is told.
         tokio::spawn(async move { drop(connection.with_upgrades().await) });
@@ -200,7 +200,7 @@ impl Http {
         let upgraded = hyper::upgrade::on(&mut answer).await?;
         match upgraded.downcast::<Io>() {
             Ok(parts) => Ok(Upgraded {
-                stream: parts.io.0,
+                stream: parts.io.into_stream(),
                 early: parts.read_buf,
             }),
             Err(_) => Err(Error::protocol("the connection is not its own any more")),
