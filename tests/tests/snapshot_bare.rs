@@ -97,6 +97,53 @@ fn one_capture_serves_many_machines() {
 }
 
 #[test]
+fn many_are_made_at_once_and_one_that_cannot_be_is_nothing_to_the_others() {
+    const BAD: usize = 17;
+    let first = Counting::boot();
+    let (count, capture) = first.pause_and_capture();
+    drop(first);
+    let mut configs = vec![config(); 64];
+    configs[BAD].memory *= 2;
+    let (sender, ended) = mpsc::channel();
+    let on_end = move |place, ending| drop(sender.send((place, ending)));
+    let memory = capture.memory.into();
+    let made = Machine::restore_each(
+        &configs,
+        &memory,
+        &capture.sections,
+        on_end,
+        |place, made| {
+            let machine = made.map_err(|err| err.to_string())?;
+            let begins = machine.read_memory(COUNT).unwrap();
+            machine.resume();
+            Ok((place, begins, machine))
+        },
+    );
+    assert_eq!(made.len(), configs.len());
+    for (place, made) in made.iter().enumerate() {
+        match made {
+            Ok((at, begins, machine)) => {
+                assert_eq!((*at, *begins), (place, count));
+                let start = Instant::now();
+                while machine.read_memory(COUNT).unwrap() < count + 1000 {
+                    assert!(
+                        start.elapsed() < Duration::from_secs(60),
+                        "{place} stands still"
+                    );
+                    std::thread::yield_now();
+                }
+            }
+            Err::<_, String>(err) => {
+                assert_eq!(place, BAD, "{err}");
+                assert!(err.contains("memory"), "{err}");
+            }
+        }
+    }
+    assert!(ended.try_recv().is_err(), "a guest found a fault");
+    assert_eq!(made.iter().filter(|made| made.is_err()).count(), 1);
+}
+
+#[test]
 fn captures_of_captures_go_on_for_many_rounds() {
     let mut machine = Counting::boot();
     for round in 0..10 {

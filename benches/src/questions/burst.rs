@@ -5,7 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::herd::{self, Herd, Member, Vacant};
+use super::inside;
+use crate::api::Api;
 use crate::compare::{Measure, Unit};
+use crate::contestant::Role;
 use crate::guest::Guest;
 use crate::questions::restore::Turn;
 use crate::questions::snapshot::monitors;
@@ -25,7 +28,9 @@ const ABOUT: &str = "1, 8, 32 and 128 machines (1 vCPU, 128 MiB) at once, each r
     starts its process until the last machine's vCPU has been told to run, which the answer to the \
     request says; and of each machine, from just before its process is started. `Processes started ahead`: \
     the same from the moment at which processes that were started before, and wait, are told what to be \
-    (Tine) or asked at their sockets (Firecracker). The guest sleeps, but \
+    (Tine) or asked at their sockets (Firecracker). `In one process`: Tine's library restores them in the \
+    process of the benchmark, from just before the snapshot is opened; Firecracker, which knows no such \
+    thing, by processes as before. The guest sleeps, but \
     for ten times a second: a round counts when all of them have been heard.";
 
 /// Machines at once.
@@ -48,14 +53,19 @@ fn answer(bench: &Bench) -> anyhow::Result<Answer> {
     herd::allow(most)?;
     let turns = restore::turns(bench, &contestants, Guest::Beat, MEMORY)?;
     let mut measures = Vec::new();
-    for (ahead, words) in [(false, ""), (true, ", processes started ahead")] {
+    for way in [Way::Process, Way::Ahead, Way::Inside] {
+        // The library is this program's own: an earlier build's processes have nothing to do with it.
+        let part = contestants.iter().zip(&turns);
+        let part = part.filter(|(one, _)| way != Way::Inside || one.role != Role::Before);
+        let (part, turns): (Vec<_>, Vec<_>) = part.map(|(one, turn)| (one.clone(), turn)).unzip();
+        let words = way.words();
         for count in COUNTS {
             let title = format!("burst of {count}{words}");
-            let samples = bench.rounds(&title, &turns, RUNS, |turn| once(turn, count, ahead))?;
+            let samples = bench.rounds(&title, &turns, RUNS, |turn| once(turn, count, way))?;
             let mut measure = |what, field: fn(&Sample) -> f64| {
                 let (curve, values) = (format!("{what}{words}"), column(&samples, field));
                 let name = format!("{count} at once: {curve}");
-                let measure = Measure::new(name, Unit::Millis, &contestants, values);
+                let measure = Measure::new(name, Unit::Millis, &part, values);
                 measures.push(measure.at(curve, AXIS, count as f64));
             };
             measure("all of them running", |sample| sample.all);
@@ -71,7 +81,49 @@ fn answer(bench: &Bench) -> anyhow::Result<Answer> {
     })
 }
 
-fn once(turn: &Turn, count: usize, ahead: bool) -> anyhow::Result<Sample> {
+/// How machines come to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Each by a process that is started for it.
+    Process,
+    /// Each by a process that was started before.
+    Ahead,
+    /// All in one process, where a monitor can do that.
+    Inside,
+}
+
+impl Way {
+    /// What is said of it in a measure's name.
+    fn words(self) -> &'static str {
+        match self {
+            Way::Process => "",
+            Way::Ahead => ", processes started ahead",
+            Way::Inside => ", in one process",
+        }
+    }
+}
+
+fn once(turn: &Turn, count: usize, way: Way) -> anyhow::Result<Sample> {
+    let (took, all) = match way {
+        Way::Inside if turn.program().api() == Api::Tine => inside::restore(turn, count)?,
+        _ => processes(turn, count, way == Way::Ahead)?,
+    };
+    let millis = |duration: Duration| duration.as_secs_f64() * 1e3;
+    let took: Vec<f64> = took.into_iter().map(millis).collect();
+    let Summary {
+        median, p95, p99, ..
+    } = Summary::of(&took);
+    let all = millis(all);
+    Ok(Sample {
+        all,
+        median,
+        p95,
+        p99,
+    })
+}
+
+/// How long each and all took, as processes.
+fn processes(turn: &Turn, count: usize, ahead: bool) -> anyhow::Result<(Vec<Duration>, Duration)> {
     let dirs: Vec<PathBuf> = herd::dirs(turn.dir(), count)?;
     let (members, all) = match ahead {
         false => at_once(&dirs, |dir| Member::start(turn, dir))?,
@@ -84,18 +136,7 @@ fn once(turn: &Turn, count: usize, ahead: bool) -> anyhow::Result<Sample> {
     let mut herd = Herd::default();
     members.into_iter().for_each(|member| herd.push(member));
     herd.wait_for_beats()?;
-    let millis = |duration: Duration| duration.as_secs_f64() * 1e3;
-    let took: Vec<f64> = herd.iter().map(|member| millis(member.took)).collect();
-    let Summary {
-        median, p95, p99, ..
-    } = Summary::of(&took);
-    let all = millis(all);
-    Ok(Sample {
-        all,
-        median,
-        p95,
-        p99,
-    })
+    Ok((herd.iter().map(|member| member.took).collect(), all))
 }
 
 /// Does `what` with each, on a thread of its own, and tells how long it took until all was done.

@@ -14,7 +14,7 @@ use super::restore::Turn;
 use crate::api::{Ahead, Process};
 
 /// How long a guest may be silent that beats ten times a second, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Descriptors that this program has besides those of machines.
 const OTHERS: u64 = 64;
 

@@ -12,6 +12,7 @@ mod files;
 pub mod fork;
 mod frames;
 mod herd;
+mod inside;
 mod jail;
 mod linux;
 mod memory;

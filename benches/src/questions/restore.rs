@@ -59,6 +59,11 @@ impl Turn {
         &self.program
     }
 
+    /// Where its snapshot is.
+    pub fn snapshot(&self) -> &Path {
+        &self.snapshot
+    }
+
     /// The request that restores the snapshot and lets the guest go on.
     pub fn request(&self) -> (&'static str, Value) {
         let snapshot = &self.snapshot;

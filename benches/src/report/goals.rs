@@ -23,7 +23,7 @@ enum Most {
 
 const FIRECRACKER: &str = "firecracker";
 
-const GOALS: [Goal; 9] = [
+const GOALS: [Goal; 11] = [
     Goal {
         what: "process start to the guest's first byte: a third of Firecracker's",
         question: "cold-start",
@@ -53,6 +53,18 @@ const GOALS: [Goal; 9] = [
         question: "fork",
         measure: "one after another: median of 100",
         most: Most::Of(4.0),
+    },
+    Goal {
+        what: "128 at once in one process, until all run: a third of Firecracker's",
+        question: "burst",
+        measure: "128 at once: all of them running, in one process",
+        most: Most::Share(FIRECRACKER, 1.0 / 3.0),
+    },
+    Goal {
+        what: "the same as processes of their own",
+        question: "burst",
+        measure: "128 at once: all of them running",
+        most: Most::Share(FIRECRACKER, 1.0 / 3.0),
     },
     Goal {
         what: "pause for a full snapshot of 1 GiB: 30 ms",

@@ -8,6 +8,7 @@ mod drives;
 mod event_loop;
 mod fold;
 mod generation;
+mod many;
 mod parts;
 mod restore;
 
