@@ -22,7 +22,7 @@ use crate::arch::x86_64::{cpuid, regs};
 use crate::boot::{self, BootError, BootSource, Entry, cmdline};
 use crate::config::{ConsoleConfig, MachineConfig};
 use crate::host::HostKind;
-use crate::kvm::{Host, KvmError, Vm};
+use crate::kvm::{EmptyVm, Host, KvmError, Vm};
 use crate::memory::{Initial, MachineMemory};
 use crate::vcpu::{self, Emulator, Ending, OnEnd, VcpuAhead, Work};
 
@@ -41,7 +41,7 @@ impl Machine {
         config: &MachineConfig,
         on_end: impl Fn(Ending) + Send + Sync + 'static,
     ) -> Result<Self, MachineError> {
-        Self::make(config, Origin::Boot, Arc::new(on_end))
+        Self::make(config, Origin::Boot, None, Arc::new(on_end))
     }
 
     /// Makes a machine of `config` that goes on where another one was when `memory` and `sections`
@@ -53,22 +53,35 @@ impl Machine {
         sections: &[Section],
         on_end: impl Fn(Ending) + Send + Sync + 'static,
     ) -> Result<Self, MachineError> {
-        Self::make(
-            config,
-            Origin::Snapshot(memory.into(), sections),
-            Arc::new(on_end),
-        )
+        let origin = Origin::Snapshot(memory.into(), sections);
+        Self::make(config, origin, None, Arc::new(on_end))
+    }
+
+    /// As [`Self::restore`], with a virtual machine that is there already.
+    pub(super) fn restore_with(
+        vm: EmptyVm,
+        config: &MachineConfig,
+        memory: Initial,
+        sections: &[Section],
+        on_end: impl Fn(Ending) + Send + Sync + 'static,
+    ) -> Result<Self, MachineError> {
+        let origin = Origin::Snapshot(memory, sections);
+        Self::make(config, origin, Some(vm), Arc::new(on_end))
     }
 
     fn make(
         config: &MachineConfig,
         origin: Origin<'_>,
+        vm: Option<EmptyVm>,
         on_end: OnEnd,
     ) -> Result<Self, MachineError> {
         config.check()?;
         let os = |action| move |source| MachineError::Os { action, source };
         vcpu::install_kick_handler().map_err(os("handle the vCPU signal"))?;
-        let host = Host::open()?;
+        let host = match &vm {
+            Some(vm) => vm.host().clone(),
+            None => Host::open()?,
+        };
         check_vcpus(&host, config.vcpus)?;
         let (threads, supported) =
             start_vcpu_threads(&host, config.vcpus, &origin).map_err(os("start a vCPU thread"))?;
@@ -85,7 +98,8 @@ impl Machine {
                 (memory, Some(sections))
             }
         };
-        let vm = host.create_vm(&memory)?;
+        let vm = vm.map_or_else(|| host.create_vm(), Ok)?;
+        let vm = vm.with_memory(&memory)?;
 
         let mut devices = Devices::new(&vm, &memory, config, &on_end)?;
         let mut drive_handles = Vec::with_capacity(drives.len());

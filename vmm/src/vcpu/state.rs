@@ -1,5 +1,7 @@
 //! What KVM keeps of a vCPU: read and written as a whole, in the order that KVM needs.
 
+use std::sync::OnceLock;
+
 use kvm_bindings::{
     CpuId, Msrs, kvm_cpuid_entry2, kvm_debugregs, kvm_lapic_state, kvm_mp_state, kvm_msr_entry,
     kvm_regs, kvm_sregs, kvm_vcpu_events, kvm_xcrs, kvm_xsave,
@@ -77,7 +79,8 @@ impl VcpuState {
     }
 
     /// Gives the state to a vCPU that has just been made. The state may say anything: KVM checks
-    /// what it takes.
+    /// what it takes. What such a vCPU has anyway is not set: each call loads the vCPU, which reads a
+    /// register that a host which is a virtual machine itself has to be left for (11 us).
     pub fn restore(&self, vcpu: &VcpuFd) -> Result<(), KvmError> {
         self.restore_frequency(vcpu)?;
         let cpuid = CpuId::from_entries(&self.cpuid)
@@ -92,16 +95,24 @@ impl VcpuState {
             .map_err(failed("set the system registers"))?;
         vcpu.set_regs(&self.regs)
             .map_err(failed("set the registers"))?;
-        vcpu.set_xcrs(&self.xcrs)
-            .map_err(failed("set the extended control registers"))?;
+        if !is_reset_xcrs(&self.xcrs) {
+            vcpu.set_xcrs(&self.xcrs)
+                .map_err(failed("set the extended control registers"))?;
+        }
         set_xsave(vcpu, &self.xsave).map_err(failed("set the extended registers"))?;
-        vcpu.set_debug_regs(&self.debugregs)
-            .map_err(failed("set the debug registers"))?;
+        if self.debugregs != RESET_DEBUGREGS {
+            vcpu.set_debug_regs(&self.debugregs)
+                .map_err(failed("set the debug registers"))?;
+        }
         vcpu.set_lapic(&self.lapic)
             .map_err(failed("set the local APIC"))?;
         write_msrs(vcpu, &self.msrs)?;
-        vcpu.set_vcpu_events(&self.events)
-            .map_err(failed("set pending events"))
+        match is_no_event(&self.events) {
+            true => Ok(()),
+            false => vcpu
+                .set_vcpu_events(&self.events)
+                .map_err(failed("set pending events")),
+        }
     }
 
     /// A counter of another frequency has to be scaled, where the host can do it.
@@ -109,14 +120,41 @@ impl VcpuState {
         let Some(wanted) = self.tsc_khz else {
             return Ok(());
         };
-        match vcpu.get_tsc_khz() {
+        // That of a vCPU that has just been made is the host's, and stays so.
+        static HERE: OnceLock<Option<u32>> = OnceLock::new();
+        match HERE.get_or_init(|| vcpu.get_tsc_khz().ok()) {
             // KVM itself takes the difference of one part in 4000 for none (tsc_tolerance_ppm).
-            Ok(here) if here.abs_diff(wanted) <= wanted / 4000 => Ok(()),
+            Some(here) if here.abs_diff(wanted) <= wanted / 4000 => Ok(()),
             _ => vcpu.set_tsc_khz(wanted).map_err(failed(
                 "give the guest a time stamp counter of another frequency",
             )),
         }
     }
+}
+
+/// The debug registers of a vCPU that has just been made (Intel SDM volume 3, "Processor State After
+/// Reset": DR6 and DR7 are not zero).
+const RESET_DEBUGREGS: kvm_debugregs = kvm_debugregs {
+    db: [0; 4],
+    dr6: 0xffff_0ff0,
+    dr7: 0x400,
+    flags: 0,
+    reserved: [0; 9],
+};
+
+/// XCR0 alone, with the x87 registers alone, as after a reset (Intel SDM volume 1, section 13.3).
+fn is_reset_xcrs(xcrs: &kvm_xcrs) -> bool {
+    let [first, ..] = xcrs.xcrs;
+    xcrs.nr_xcrs == 1 && xcrs.flags == 0 && (first.xcr, first.value) == (0, 1)
+}
+
+/// Whether these say nothing but which of their fields count.
+fn is_no_event(events: &kvm_vcpu_events) -> bool {
+    let counting = kvm_vcpu_events {
+        flags: events.flags,
+        ..Default::default()
+    };
+    *events == counting
 }
 
 /// Reads what can be read of `indices`: KVM names registers that it does not have on every host.
@@ -165,4 +203,36 @@ fn write_msrs(vcpu: &VcpuFd, entries: &[kvm_msr_entry]) -> Result<(), KvmError> 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_vcpu_has_what_is_not_set() {
+        let kvm = kvm_ioctls::Kvm::new().expect("the tests need a usable /dev/kvm");
+        let vm = kvm.create_vm().unwrap();
+        vm.create_irq_chip().unwrap();
+        let vcpu = vm.create_vcpu(0).unwrap();
+        assert_eq!(vcpu.get_debug_regs().unwrap(), RESET_DEBUGREGS);
+        assert!(is_reset_xcrs(&vcpu.get_xcrs().unwrap()));
+        assert!(is_no_event(&vcpu.get_vcpu_events().unwrap()));
+    }
+
+    #[test]
+    fn what_differs_is_set() {
+        let mut events = kvm_vcpu_events::default();
+        events.flags = 13;
+        assert!(is_no_event(&events));
+        events.nmi.masked = 1;
+        assert!(!is_no_event(&events));
+        let mut xcrs = kvm_xcrs::default();
+        assert!(!is_reset_xcrs(&xcrs));
+        xcrs.nr_xcrs = 1;
+        xcrs.xcrs[0].value = 1;
+        assert!(is_reset_xcrs(&xcrs));
+        xcrs.xcrs[0].value = 7;
+        assert!(!is_reset_xcrs(&xcrs));
+    }
 }
