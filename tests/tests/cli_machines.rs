@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use serde_json::Value;
+use tine_tests::api::tine_vmm;
 use tine_tests::cli::{Place, eventually, read_until, signal, with_vmm};
 use tine_tests::{guest, host, text, tine};
 
@@ -134,6 +135,50 @@ fn what_a_machine_puts_in_the_place_of_its_files_is_neither_followed_nor_waited_
     place.ok(["inspect", "bad"]);
     place.ok(["gc"]);
     assert_eq!(list(&place, &["-a"]), []);
+}
+
+/// `tine run -d` is killed after it has started a process, and before that has a machine.
+#[test]
+fn a_process_without_a_machine_goes_with_who_was_to_make_one() {
+    let place = place();
+    started(&place, "runs", "hang");
+    // What a start that has come to its end leaves: nothing.
+    assert!(!place.run().join("runs/begun").exists());
+    let processes = ["left", "made", "own"].map(|id| {
+        let dir = place.run().join(id);
+        std::fs::create_dir(&dir).unwrap();
+        if id != "own" {
+            std::fs::write(dir.join("begun"), "").unwrap();
+        }
+        let mut command = Command::new(tine_vmm());
+        command.args(["--id", id, "--run-dir"]).arg(&dir);
+        command.arg("--api-sock").arg(dir.join("api.sock"));
+        let process = command.spawn().unwrap();
+        eventually(|| std::os::unix::net::UnixStream::connect(dir.join("api.sock")).is_ok());
+        process
+    });
+    let [mut left, made, own] = processes;
+    // Somebody is at work there.
+    let lock = std::fs::File::open(place.run().join("made")).unwrap();
+    lock.lock_shared().unwrap();
+    let gone = format!("{}\n", place.run().join("left").display());
+    assert_eq!(place.ok(["gc", "--dry-run"]), gone);
+    assert!(left.try_wait().unwrap().is_none());
+    assert_eq!(place.ok(["gc"]), gone);
+    assert!(left.wait().unwrap().success(), "it was told to end");
+    let states = [
+        ("made", "created"),
+        ("own", "created"),
+        ("runs", "starting"),
+    ];
+    assert_eq!(
+        list(&place, &[]),
+        states.map(|(id, state)| (id.to_owned(), state.to_owned()))
+    );
+    place.ok(["rm", "-f", "made", "own", "runs"]);
+    for mut process in [made, own] {
+        process.wait().unwrap();
+    }
 }
 
 #[test]

@@ -7,14 +7,14 @@ use tine_jailer::Collected;
 
 use super::failure::Failure;
 use super::machines::{self, Known};
-use super::{jail, leftover, output, rundir};
+use super::{jail, leftover, output, rm, rundir};
 
 /// Remove what is left of machines whose process was killed, and of a power cut
 #[derive(clap::Args)]
 #[command(after_help = "\
 Removed are the jails of dead machines with their cgroups, what jails share once none is left, and the
 directories of machines that are `dead` in `tine ps`: with their consoles, records, and layers of
-disks. Machines that run or have ended with a word of their own are left alone, and so is what is just
+disks. Ended are processes that wait for a machine which whoever started them can make no more. Machines that run or have ended with a word of their own are left alone, and so is what is just
 being made.
 
 Examples:
@@ -47,6 +47,8 @@ pub async fn gc(args: Args) -> Result<u8, Failure> {
     for known in machines::all().await? {
         if matches!(known.state.as_str(), "dead" | "deleted") {
             remove(&known, args.dry_run, &mut done);
+        } else if known.state == "created" {
+            end_if_left(&known, args.dry_run, &mut done).await;
         }
     }
     if !args.dry_run {
@@ -77,6 +79,23 @@ pub async fn gc(args: Args) -> Result<u8, Failure> {
     match failed.is_empty() {
         true => Ok(0),
         false => Err(Failure::new(failed.join("\ntine: "))),
+    }
+}
+
+/// Ends a process that was to become a machine, and whose maker was killed before it could say which.
+async fn end_if_left(known: &Known, dry_run: bool, done: &mut Done) {
+    let dir: &Path = &known.run_dir;
+    let begun = dir.join(rundir::BEGUN).symlink_metadata().is_ok();
+    let Some(_lock) = leftover::own(dir).filter(|_| begun) else {
+        return;
+    };
+    let ended = match dry_run {
+        true => Ok(()),
+        false => rm::remove(&known.id, true).await,
+    };
+    match ended {
+        Ok(()) => done.removed.push(dir.to_owned()),
+        Err(failure) => done.left.push((dir.to_owned(), failure.words)),
     }
 }
 

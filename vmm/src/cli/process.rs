@@ -20,7 +20,7 @@ use super::failure::Failure;
 use super::jail::{self, Files};
 use super::monitor::Monitor;
 use super::run::config::remote;
-use super::rundir::{self, CONSOLE, LOG, SOCKET};
+use super::rundir::{self, BEGUN, CONSOLE, LOG, SOCKET};
 use super::session::Signals;
 use super::timing::Timing;
 use super::{exit, output};
@@ -126,6 +126,19 @@ impl Process {
         let lock = File::open(&self.dir);
         let lock = lock.map_err(|err| self.failure(&err.to_string()))?;
         let _ = flock(&lock, FlockOperation::LockShared);
+        let begun = self.dir.join(BEGUN);
+        files::create(&begun)
+            .map_err(|err| self.failure(&format!("cannot write {}: {err}", begun.display())))?;
+        let started = self.work(work).await;
+        // Of one that is not left behind, running or removed.
+        let _ = std::fs::remove_file(begun);
+        started
+    }
+
+    async fn work<T>(
+        &mut self,
+        work: impl AsyncFnOnce(&Self, &Machine) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         if self.again && !rundir::is_served(&self.dir) {
             // Of one that was killed. Who replaces a socket waits for that lock.
             let _ = std::fs::remove_file(self.dir.join(SOCKET));
@@ -322,9 +335,10 @@ impl Process {
             // What cannot be removed now is by the next start of that id, or `tine gc`.
             let _ = jail::discard(&self.dir);
         }
-        if !self.again {
-            let _ = rundir::remove(&self.dir);
-        }
+        let _ = match self.again {
+            true => std::fs::remove_file(self.dir.join(BEGUN)),
+            false => rundir::remove(&self.dir),
+        };
     }
 }
 

@@ -21,6 +21,9 @@ use super::jail;
 
 /// Name of the program that is a machine.
 pub const PROGRAM: &str = "tine-vmm";
+/// In a machine's directory while somebody brings it up, who holds the directory's lock meanwhile: where
+/// nobody holds that any more, the process was left behind.
+pub const BEGUN: &str = "begun";
 /// Longest path of a socket: `sun_path` without its NUL.
 const MAX_SOCKET_PATH: usize = 107;
 
