@@ -222,8 +222,10 @@ mod tests {
 
     #[test]
     fn what_differs_is_set() {
-        let mut events = kvm_vcpu_events::default();
-        events.flags = 13;
+        let mut events = kvm_vcpu_events {
+            flags: 13,
+            ..Default::default()
+        };
         assert!(is_no_event(&events));
         events.nmi.masked = 1;
         assert!(!is_no_event(&events));
