@@ -1,13 +1,15 @@
 //! A Linux guest, booted once in this process and shared by the tests of one file: a boot takes
 //! many seconds where guest kernels are interpreted.
 
+use std::fs;
 use std::io::{Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tine::agent::{Agent, Hellos, Streams};
+use tine::agent::{self, Agent, Hellos, Streams};
 use tine::config::MachineConfig;
 use tine::machine::{Capture, Machine};
 use tine::vcpu::Ending;
@@ -236,6 +238,47 @@ impl Captured {
             agent,
             ended,
         }
+    }
+}
+
+impl Captured {
+    /// As many guests go on at once, in machines of this process: each is told that it is `child-N`, and
+    /// has disks of its own.
+    pub fn restore_each(&self, count: usize) -> Vec<Guest> {
+        let own = (0..count).map(|_| {
+            let dir = TempDir::new().expect("a directory for the machine");
+            for name in ["writable.img", "read-only.img"] {
+                fs::copy(self.dir.path().join(name), dir.path().join(name)).expect("a disk image");
+            }
+            (Guest::config(1, dir.path()), Mutex::new(Some(dir)))
+        });
+        let (configs, dirs): (Vec<_>, Vec<_>) = own.unzip();
+        let ended: Vec<Mutex<Option<Ending>>> = (0..count).map(|_| Mutex::default()).collect();
+        let ended: &'static [Mutex<Option<Ending>>] = ended.leak();
+        let Capture {
+            sections, memory, ..
+        } = &self.capture;
+        let on_end = |place: usize, ending| {
+            *ended[place].lock().expect("not poisoned") = Some(ending);
+        };
+        let made = |place: usize, machine: Result<Machine, _>| {
+            let machine: Machine = machine.expect("a machine");
+            machine.resume();
+            machine.vsock().transport_reset();
+            let mut identity = agent::new_identity(1).expect("random bytes");
+            identity.hostname = Some(format!("child-{place}"));
+            let until = Instant::now() + Duration::from_secs(120);
+            agent::refresh(machine.vsock(), &identity, until).expect("the agent's answer");
+            let dir = dirs[place].lock().expect("not poisoned").take();
+            Guest {
+                agent: Agent::new(machine.vsock().clone()),
+                machine,
+                dir: dir.expect("one machine has one directory"),
+                ended: &ended[place],
+            }
+        };
+        let memory = memory.clone().into();
+        Machine::restore_each(&configs, &memory, sections, on_end, made)
     }
 }
 

@@ -25,6 +25,35 @@ impl Machine {
     /// guest that is to run at once is let go there. One that fails is nothing to the others.
     ///
     /// `on_end` is told which machine's guest has ended by itself, and how.
+    ///
+    /// Linux guests are told who they are before anything is done in them:
+    ///
+    /// ```no_run
+    /// use std::time::{Duration, Instant};
+    /// use tine::agent::{self, Agent};
+    /// use tine::{machine::Machine, snapshot::Loaded};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let loaded = Loaded::open("snapshot".as_ref())?;
+    /// let configs = vec![loaded.description.config(); 100];
+    /// let begin = |place: usize, machine: Result<Machine, _>| {
+    ///     let machine = machine?;
+    ///     machine.resume();
+    ///     machine.vsock().transport_reset();
+    ///     let mut identity = agent::new_identity(loaded.generation + 1)?;
+    ///     identity.hostname = Some(format!("child-{place}"));
+    ///     let until = Instant::now() + Duration::from_secs(60);
+    ///     agent::refresh(machine.vsock(), &identity, until)?;
+    ///     Ok((Agent::new(machine.vsock().clone()), machine))
+    /// };
+    /// let ended = |place, how| eprintln!("{place}: {how:?}");
+    /// let (memory, sections) = (&loaded.memory, &loaded.sections);
+    /// let machines = Machine::restore_each(&configs, memory, sections, ended, begin);
+    /// let machines = machines.into_iter().collect::<Result<Vec<_>, Box<dyn std::error::Error + Send + Sync>>>();
+    /// # drop(machines);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn restore_each<T: Send>(
         configs: &[MachineConfig],
         memory: &Initial,
