@@ -12,7 +12,7 @@ use std::time::Duration;
 use hyper::rt::ReadBufCursor;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use tokio::io::Interest;
-use tokio::time::Sleep;
+use tokio::time::{Sleep, sleep};
 
 use super::sys::{self, Watched};
 
@@ -196,16 +196,14 @@ impl hyper::rt::Write for Conn {
         while !self.ended.get() {
             if self.linger.is_none() {
                 self.shut_write();
-                self.linger = Some(Box::pin(tokio::time::sleep(LINGER)));
             }
-            if let Poll::Ready(read) = self.poll_recv(cx, &mut dropped) {
-                read?;
-                continue;
+            let linger = self.linger.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+            let over = linger.as_mut().poll(cx).is_ready();
+            match self.poll_recv(cx, &mut dropped) {
+                _ if over => break,
+                Poll::Ready(read) => drop(read?),
+                Poll::Pending => return Poll::Pending,
             }
-            if let Some(linger) = &mut self.linger {
-                ready!(linger.as_mut().poll(cx));
-            }
-            break;
         }
         Poll::Ready(Ok(()))
     }

@@ -15,8 +15,10 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use hyper::rt::ReadBufCursor;
 use rustix::buffer::spare_capacity;
@@ -24,11 +26,15 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::time::{Sleep, sleep};
 
 use super::connections::Slot;
 
 /// Bytes read at once.
 const CHUNK: usize = 32 << 10;
+
+/// How long a client may go on sending what nobody waits for any more, after its answer.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// Puts a non-blocking socket into the loop.
 pub fn watch<T: AsRawFd>(socket: T, interest: Interest) -> io::Result<AsyncFd<T>> {
@@ -43,6 +49,10 @@ pub struct Io {
     writer: OnceLock<AsyncFd<UnixStream>>,
     /// Told of what a client sends.
     slot: Option<Arc<Slot>>,
+    /// The other end has said that nothing more comes, or is not there any more.
+    ended: AtomicBool,
+    /// Until when a client's last bytes are read, once this side has said all.
+    linger: Option<Pin<Box<Sleep>>>,
 }
 
 impl Io {
@@ -61,6 +71,8 @@ impl Io {
             reader: Arc::new(watch(stream, Interest::READABLE)?),
             writer: OnceLock::new(),
             slot,
+            ended: AtomicBool::new(false),
+            linger: None,
         })
     }
 
@@ -126,12 +138,16 @@ impl Io {
                     if self.slot.is_none() && count > 0 && count < room {
                         guard.clear_ready();
                     }
+                    self.ended.fetch_or(count == 0, Relaxed);
                     let begins = |slot: &Arc<Slot>| count > 0 && slot.received();
                     return Poll::Ready(Ok((count, self.slot.as_ref().is_some_and(begins))));
                 }
                 Err(Errno::AGAIN) => guard.clear_ready(),
                 Err(Errno::INTR) => {}
-                Err(errno) => return Poll::Ready(Err(errno.into())),
+                Err(errno) => {
+                    self.ended.store(true, Relaxed);
+                    return Poll::Ready(Err(errno.into()));
+                }
             }
         }
     }
@@ -228,8 +244,34 @@ impl hyper::rt::Write for Io {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.end())
+    /// A client that is answered before its request has come whole is still sending, and would be cut off
+    /// with the answer unread (RFC 9112, section 9.6): so the rest is taken in.
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.linger.is_none() {
+            self.end()?;
+            if self.slot.is_none() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let mut dropped = [0; 4096];
+        while !self.ended.load(Relaxed) {
+            // What comes is no request, so the client's place does not hear of it.
+            let linger = self.linger.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+            let over = linger.as_mut().poll(cx).is_ready();
+            let mut guard = match self.reader.poll_read_ready(cx)? {
+                Poll::Ready(guard) => guard,
+                Poll::Pending if over => break,
+                Poll::Pending => return Poll::Pending,
+            };
+            match recv(self.reader.get_ref(), &mut dropped, RecvFlags::empty()) {
+                Ok((0, _)) => break,
+                Ok(_) if over => break,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => guard.clear_ready(),
+                Err(errno) => return Poll::Ready(Err(errno.into())),
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

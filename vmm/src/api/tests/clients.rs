@@ -107,6 +107,20 @@ fn heads_and_bodies_have_limits() {
     if stream.read_exact(&mut first).is_ok() {
         assert_eq!(&first, b"HTTP/1.1 431");
     }
+    // Who is refused while sending may send the rest, and sees the answer.
+    let mut stream = bench.connect();
+    let length = 4 << 20;
+    let head = format!("PUT /v1/nothing HTTP/1.1\r\nContent-Length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    let (status, _) = answer(&mut stream);
+    assert_eq!(status, 404);
+    stream.write_all(&vec![b'x'; length]).unwrap();
+    assert_eq!(
+        stream.read(&mut [0]).unwrap(),
+        0,
+        "it is not served any further"
+    );
+    drop(stream);
     for head in ["Content-Length: 70000", "Transfer-Encoding: chunked"] {
         let mut stream = bench.connect();
         let body = "x".repeat(70_000);
