@@ -18,17 +18,25 @@ struct Counting {
 }
 
 fn config() -> MachineConfig {
+    config_of("counting")
+}
+
+fn config_of(name: &str) -> MachineConfig {
     require_kvm();
-    let mut config = MachineConfig::new(guest("counting"));
+    let mut config = MachineConfig::new(guest(name));
     config.memory = 64 << 20;
     config
 }
 
 impl Counting {
     fn boot() -> Self {
+        Self::boot_of("counting")
+    }
+
+    fn boot_of(name: &str) -> Self {
         let (sender, ended) = mpsc::channel();
         let on_end = move |ending| drop(sender.send(ending));
-        let machine = Machine::assemble(&config(), on_end).unwrap();
+        let machine = Machine::assemble(&config_of(name), on_end).unwrap();
         machine.resume();
         let counting = Self { machine, ended };
         counting.wait_for(1000);
@@ -79,6 +87,19 @@ fn the_machine_and_its_copy_both_go_on() {
     second.machine.resume();
     second.wait_for(count + 100_000);
     first.wait_for(count + 200_000);
+}
+
+#[test]
+fn debug_registers_stay() {
+    let first = Counting::boot_of("breakpoint");
+    let (count, capture) = first.pause_and_capture();
+    drop(first);
+    let second = Counting::restore(&capture);
+    second.machine.resume();
+    second.wait_for(count + 1000);
+    // Should the guest have found a fault, it is on its way out.
+    second.machine.pause();
+    assert!(second.machine.console_tail().lines(1).is_empty());
 }
 
 #[test]
