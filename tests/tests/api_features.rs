@@ -169,9 +169,17 @@ fn disks(vmm: &Vmm) {
         .unwrap()
         .set_len(16 << 20)
         .unwrap();
+    // As after a machine that was killed, whose locks go a moment after it.
+    let held = std::fs::File::open(&other).unwrap();
+    held.lock().unwrap();
+    let letting_go = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        drop(held);
+    });
     let swap = json!({"drive_id": "b", "path_on_host": other,
         "rate_limiter": {"ops": {"size": 1000, "refill_time": 100}}});
     vmm.patch("/drives/b", &swap).expect(204);
+    letting_go.join().unwrap();
     assert_eq!(sh(vmm, "size", "cat /sys/block/vdb/size").trim(), "32768");
 }
 

@@ -24,6 +24,7 @@ mod exchange;
 mod image;
 mod layered;
 pub mod layers;
+mod lock;
 mod plan;
 mod raw;
 mod request;

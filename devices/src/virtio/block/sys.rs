@@ -1,8 +1,10 @@
 //! The few system calls that the standard library has no safe form of. A leaf with `unsafe` in it.
 
+use std::ffi::c_int;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use vmm_sys_util::eventfd::EventFd;
 
@@ -80,6 +82,13 @@ pub(super) fn wait(event: &EventFd) {
     // SAFETY: `poll` is one valid pollfd for the length of the call. Its result does not matter:
     // the caller looks for itself, also after a signal.
     unsafe { libc::poll(&mut poll, 1, -1) };
+}
+
+/// Waits for a while, by the call that [`wait`] makes: one call less for a filter to allow.
+pub(super) fn pause(time: Duration) {
+    let millis = time.as_millis().try_into().unwrap_or(c_int::MAX);
+    // SAFETY: of no descriptors none is read. A signal ends it early, after which the caller looks for itself.
+    unsafe { libc::poll(std::ptr::null_mut(), 0, millis) };
 }
 
 fn length(result: isize) -> io::Result<usize> {

@@ -27,7 +27,7 @@ fn with<T>(driver: &FakeDriver, work: impl FnOnce(&mut Block) -> T) -> T {
 fn drive(stack: &Stack) -> FakeDriver {
     let top = stack.layers.len() - 1;
     let mut layers = stack.lower(top);
-    layers.push(open_writable(stack.top(), Format::Qcow2).unwrap());
+    layers.push(Layer::open_writable(stack.top(), Format::Qcow2).unwrap());
     let config = BlockConfig::new("root", "/nowhere");
     FakeDriver::started(Block::open_layers(&config, layers).unwrap(), FLUSH)
 }
@@ -107,7 +107,7 @@ fn what_is_merged_grows_with_what_is_over_it() {
     let stack = Stack::new(9);
     let layers = |count| {
         let mut layers = stack.lower(count);
-        layers.push(open_writable(&stack.layers[count], Format::Qcow2).unwrap());
+        layers.push(Layer::open_writable(&stack.layers[count], Format::Qcow2).unwrap());
         layers
     };
     // All of about one size.
@@ -172,7 +172,7 @@ fn what_cannot_be_one_is_refused() {
     assert!(refused.to_string().contains("over another"), "{refused}");
     let mut lower = stack.lower(2);
     let mut layers = lower.split_off(1);
-    layers.push(open_writable(stack.top(), Format::Qcow2).unwrap());
+    layers.push(Layer::open_writable(stack.top(), Format::Qcow2).unwrap());
     let refused = merge(lower, layers, &path, backing(), go_on).unwrap_err();
     assert!(refused.to_string().contains("frozen"), "{refused}");
     assert!(!path.exists());

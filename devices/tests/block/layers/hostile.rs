@@ -33,7 +33,7 @@ fn use_it(bytes: &[u8]) -> Result<(), String> {
             let _ = chain.read(&mut buffer, offset);
         }
     }
-    let writable = open_writable(&path, Format::Qcow2).map_err(text)?;
+    let writable = Layer::open_writable(&path, Format::Qcow2).map_err(text)?;
     let mut chain = open(writable).map_err(text)?;
     let last = chain.virtual_size().saturating_sub(8192) / 512 * 512;
     let mut result = Ok(());

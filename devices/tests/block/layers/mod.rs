@@ -14,9 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use std::ops::ControlFlow;
-use tine_devices::virtio::block::layers::{
-    Backing, Chain, Format, Layer, LayerError, create, merge,
-};
+use tine_devices::virtio::block::layers::{Backing, Chain, Format, Layer, create, merge};
 
 /// The size of these disks.
 pub const SIZE: u64 = 4 << 20;
@@ -94,17 +92,6 @@ pub struct Stack {
     pub disk: Vec<u8>,
 }
 
-/// Opens a file that nobody else has, to be written. A lock is a child's too until it executes its
-/// program, and tests beside this one have children: it may last for a moment longer than its file.
-fn open_writable(path: &Path, format: Format) -> Result<Layer, LayerError> {
-    loop {
-        match Layer::open_writable(path, format) {
-            Err(LayerError::InUse { .. }) => std::thread::yield_now(),
-            layer => return layer,
-        }
-    }
-}
-
 impl Stack {
     /// With as many overlays, each with something in it.
     pub fn new(overlays: usize) -> Self {
@@ -140,14 +127,9 @@ impl Stack {
     /// The lowest layers, open to be read.
     pub fn lower(&self, count: usize) -> Vec<Layer> {
         let layers = self.layers[..count].iter().enumerate();
-        let open = |(n, path): (usize, &PathBuf)| {
-            loop {
-                match Layer::open(path, self.format(n)) {
-                    Err(LayerError::InUse { .. }) => std::thread::yield_now(),
-                    layer => return layer.unwrap(),
-                }
-            }
-        };
+        // A lock is a child's too until it executes its program, and tests beside this one have children: it
+        // may last for a moment longer than its file. Opening waits for that.
+        let open = |(n, path): (usize, &PathBuf)| Layer::open(path, self.format(n)).unwrap();
         layers.map(open).collect()
     }
 
@@ -155,7 +137,7 @@ impl Stack {
     pub fn open(&self) -> Chain {
         let top = self.layers.len() - 1;
         let mut layers = self.lower(top);
-        layers.push(open_writable(&self.layers[top], self.format(top)).unwrap());
+        layers.push(Layer::open_writable(&self.layers[top], self.format(top)).unwrap());
         Chain::open(layers).unwrap()
     }
 

@@ -5,6 +5,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use super::super::lock::try_lock;
 use super::header::Header;
 use super::{Format, LayerError, check, repair};
 
@@ -73,11 +74,7 @@ impl Layer {
         format: Format,
         writable: bool,
     ) -> Result<Self, LayerError> {
-        let locked = match writable {
-            true => file.try_lock(),
-            false => file.try_lock_shared(),
-        };
-        locked.map_err(|error| match error {
+        try_lock(&file, writable).map_err(|error| match error {
             TryLockError::WouldBlock => LayerError::InUse {
                 path: path.to_owned(),
                 writable,

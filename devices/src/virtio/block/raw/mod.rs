@@ -18,6 +18,7 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use self::uring::Uring;
 use super::layers::{Format, Layer, LayerError};
+use super::lock::try_lock;
 use super::worker::Worker;
 use super::{Backend, BlockConfig, BlockError, Completion, Engine, Operation, SECTOR, Token};
 
@@ -243,16 +244,11 @@ fn capacity(file: &File, config: &BlockConfig) -> Result<u64, BlockError> {
     }
 }
 
-/// Many may read an image, or one may write it. The lock is the open file's, so it ends with the
-/// process however that ends.
+/// Many may read an image, or one may write it.
 fn lock(file: &File, config: &BlockConfig) -> Result<(), BlockError> {
     let (drive, path) = (config.id.clone(), config.path.clone());
     let read_only = config.read_only;
-    let locked = match read_only {
-        true => file.try_lock_shared(),
-        false => file.try_lock(),
-    };
-    locked.map_err(|error| match error {
+    try_lock(file, !read_only).map_err(|error| match error {
         TryLockError::WouldBlock => BlockError::InUse {
             drive,
             path,
