@@ -31,7 +31,7 @@ const ABOUT: &str = "A guest that has halted (1 vCPU, 128 MiB) is made 100 times
     own. Times of a copy run from just before its process is started to the answer to the request that \
     makes it and lets it go on; the parent's part is in the first line alone. `at once`: from the first \
     start until all 100 have been answered. `in one process`: from the call of the library to the vCPU \
-    being told to run. Memory is all that a copy has of its own, its guest's included. Neither has \
+    being told to run, one after another, and all by one call. Memory is all that a copy has of its own, its guest's included. Neither has \
     system call filters.";
 
 /// Copies.
@@ -97,18 +97,13 @@ fn answer(bench: &Bench) -> anyhow::Result<Answer> {
     let (ours, tine): (Vec<&Contestant>, Vec<&Turn>) = ours.unzip();
     let ours: Vec<Contestant> = ours.into_iter().cloned().collect();
     let inside = bench.rounds("fork in one process", &tine, RUNS, |turn| inside(turn))?;
-    measures.push(Measure::new(
-        "in one process: median of 100",
-        Unit::Millis,
-        &ours,
-        column(&inside, |sample| sample.0),
-    ));
-    measures.push(Measure::new(
-        "in one process: p95",
-        Unit::Millis,
-        &ours,
-        column(&inside, |sample| sample.1),
-    ));
+    let mut measure = |name, field: fn(&Inside) -> f64| {
+        let values = column(&inside, field);
+        measures.push(Measure::new(name, Unit::Millis, &ours, values));
+    };
+    measure("in one process: median of 100", |s| s.median);
+    measure("in one process: p95", |s| s.p95);
+    measure("in one process, 100 at once: all running", |s| s.at_once);
     Ok(Answer {
         question: QUESTION.name.into(),
         about: ABOUT.into(),
@@ -244,8 +239,14 @@ fn burst(turn: &Turn) -> anyhow::Result<(f64, Vec<f64>)> {
     Ok((all, copies.iter().map(|(_, took)| *took).collect()))
 }
 
-/// Copies inside this process: median and 95th percentile, in milliseconds.
-fn inside(turn: &Turn) -> anyhow::Result<(f64, f64)> {
+/// Copies inside this process, in milliseconds: one after another, and the whole of as many at once.
+struct Inside {
+    median: f64,
+    p95: f64,
+    at_once: f64,
+}
+
+fn inside(turn: &Turn) -> anyhow::Result<Inside> {
     let source = source(turn, "inside.sock")?;
     let socket = turn.dir.join("inside.sock");
     let loaded = Loaded::receive(&socket)?;
@@ -259,8 +260,25 @@ fn inside(turn: &Turn) -> anyhow::Result<(f64, f64)> {
         times.push(start.elapsed().as_secs_f64() * 1e3);
         machines.push(machine);
     }
-    drop((machines, source));
-    Ok((rank(&mut times, 50), rank(&mut times, 95)))
+    drop(machines);
+    let configs = vec![config; COUNT];
+    let start = Instant::now();
+    let (memory, sections) = (&loaded.memory, &loaded.sections);
+    let made = Machine::restore_each(
+        &configs,
+        memory,
+        sections,
+        |_, _| {},
+        |_, machine| machine.inspect(Machine::resume),
+    );
+    let at_once = start.elapsed().as_secs_f64() * 1e3;
+    made.into_iter().collect::<Result<Vec<_>, _>>()?;
+    drop(source);
+    Ok(Inside {
+        median: rank(&mut times, 50),
+        p95: rank(&mut times, 95),
+        at_once,
+    })
 }
 
 /// KiB that are the process's own.
