@@ -129,12 +129,19 @@ pub const MEMORY: u64 = 128;
 
 impl Bench {
     /// Prepares what all questions need.
-    pub fn new(args: &Args, contestants: Vec<Contestant>) -> anyhow::Result<Self> {
+    pub fn new(args: &Args, mut contestants: Vec<Contestant>) -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir().context("cannot make a temporary directory")?;
+        for (number, contestant) in contestants.iter_mut().enumerate() {
+            contestant.copy_to(&dir.path().join(format!("programs-{number}")))?;
+        }
+        // Pages of a file that was written a moment ago count as dirty memory of its process until they
+        // are on disk.
+        rustix::fs::sync();
         Ok(Self {
             contestants,
             runs: args.runs,
             warm_up: args.warm_up,
-            dir: tempfile::tempdir().context("cannot make a temporary directory")?,
+            dir,
         })
     }
 
