@@ -1,5 +1,6 @@
 //! Who takes part: Tine, the peers, and Tine once more.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{env, fs};
@@ -79,8 +80,8 @@ const BESIDE: [&str; 3] = ["tine-vmm", "tine-jailer", "jailer"];
 
 impl Contestant {
     /// Takes part from now on by a copy in the new directory `dir`, if its files are known. A program starts
-    /// a tenth slower as a linker wrote it than copied: the kernel keeps it in other pieces. So all are
-    /// copied at the same time, in the same way.
+    /// slower as a linker wrote it than copied, by a twentieth and more: the kernel keeps it in other pieces.
+    /// So all are copied at the same time, in the same way.
     pub fn copy_to(&mut self, dir: &Path) -> anyhow::Result<()> {
         let known = self.monitor.known_as();
         if !known.is_some_and(|name| MOVABLE.contains(&name)) {
@@ -88,19 +89,15 @@ impl Contestant {
         }
         let program = &mut self.monitor.program;
         let name = program.file_name().context("a program has a name")?;
-        let copied = dir.join(name);
         fs::create_dir(dir).context("cannot make a directory")?;
-        let beside = BESIDE.map(|name| program.with_file_name(name));
-        for from in beside
-            .iter()
-            .filter(|path| path.is_file())
-            .chain([&*program])
-        {
-            let to = from.file_name().map(|name| dir.join(name));
-            fs::copy(from, to.as_deref().unwrap_or(&copied))
+        let beside = BESIDE.map(OsStr::new).into_iter();
+        let beside = beside.filter(|name| program.with_file_name(name).is_file());
+        for name in beside.chain([name]) {
+            let from = program.with_file_name(name);
+            fs::copy(&from, dir.join(name))
                 .with_context(|| format!("cannot copy {}", from.display()))?;
         }
-        *program = copied;
+        *program = dir.join(name);
         Ok(())
     }
 }

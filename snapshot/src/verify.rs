@@ -52,7 +52,7 @@ impl Snapshot {
                 })?;
             }
             report.memory_bytes = stored;
-            WorkingSet::of(self.dir.path())?;
+            WorkingSet::of_opened(&self.dir)?;
         }
         for layer in disks() {
             let file = self.open_disk_layer(layer)?;

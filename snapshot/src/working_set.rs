@@ -3,14 +3,14 @@
 //! it.
 
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::Write as _;
 use std::ops::Range;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
 use crate::checksum::{Checksum, Summer};
-use crate::dir::{io_error, read_bounded, require_regular};
+use crate::dir::{Dir, io_error, read_bounded, require_regular};
 use crate::error::{ReadError, WriteError};
 use crate::header::{Kind, damaged, u32_at, u64_at};
 use crate::id::Id;
@@ -75,17 +75,21 @@ impl WorkingSet {
         partial.sync_name()
     }
 
-    /// Reads the one in a snapshot's own directory, if there is one ([`Self::OWN`]).
+    /// Reads the one in a snapshot's own directory, if there is one ([`Self::OWN`]). As all of a snapshot's
+    /// files it has to be in there: a link is refused.
     ///
     /// # Errors
     ///
-    /// As for [`Self::read`].
+    /// As for [`Self::read`], and when there is no such directory.
     pub fn of(dir: &Path) -> Result<Option<Self>, ReadError> {
-        let path = dir.join(Self::OWN);
-        match path.symlink_metadata() {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(err) => Err(io_error(&path, err)),
-            Ok(_) => Self::read(&path).map(Some),
+        Self::of_opened(&Dir::open(dir)?)
+    }
+
+    pub(crate) fn of_opened(dir: &Dir) -> Result<Option<Self>, ReadError> {
+        match dir.read(Self::OWN, MAX_LEN) {
+            Err(ReadError::Missing { .. }) => Ok(None),
+            Err(err) => Err(err),
+            Ok(bytes) => Self::decode(&dir.path_of(Self::OWN), &bytes).map(Some),
         }
     }
 
@@ -212,6 +216,29 @@ mod tests {
         assert_eq!(set(&[(0, 1), (4, 7)]).bytes(), 4 * PAGE);
         let names = std::fs::read_dir(dir.path()).unwrap().count();
         assert_eq!(names, 1, "nothing else is left");
+    }
+
+    #[test]
+    fn a_snapshots_own_is_a_file_in_its_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join(WorkingSet::OWN);
+        assert_eq!(WorkingSet::of(dir.path()).unwrap(), None);
+        let set = set(&[(1, 2)]);
+        set.write(&own).unwrap();
+        assert_eq!(WorkingSet::of(dir.path()).unwrap(), Some(set.clone()));
+        // One that is elsewhere is as good, and not the snapshot's.
+        let elsewhere = tempfile::NamedTempFile::new().unwrap();
+        set.write(elsewhere.path()).unwrap();
+        std::fs::remove_file(&own).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), &own).unwrap();
+        let err = WorkingSet::of(dir.path()).unwrap_err().to_string();
+        assert!(
+            err.contains("symbolic link") && err.contains(WorkingSet::OWN),
+            "{err}"
+        );
+        std::fs::remove_file(&own).unwrap();
+        std::fs::write(&own, vec![0; MAX_LEN as usize + 1]).unwrap();
+        assert!(WorkingSet::of(dir.path()).is_err());
     }
 
     #[test]

@@ -398,6 +398,18 @@ fn resident(file: &Path) -> u64 {
     text(&output).trim().parse().expect("a number")
 }
 
+/// Waits until the host has as much of a memory file as a working set names. Nobody else touches it.
+fn wait_until_read(memory: &Path, set: &WorkingSet) {
+    let start = std::time::Instant::now();
+    while resident(memory) < set.bytes() {
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "it is not read ahead"
+        );
+        thread::yield_now();
+    }
+}
+
 /// Makes the host forget a file's content, as far as its file system can: one in memory cannot.
 fn forget(file: &Path) {
     let file = fs::File::open(file).unwrap();
@@ -455,14 +467,7 @@ fn what_machines_touch_first_is_read_ahead() {
     let (_third, before) = of_nothing(None);
     let without = resident(&memory) - before;
     let (_fourth, before) = of_nothing(Some(&far_path));
-    let start = std::time::Instant::now();
-    while resident(&memory) < far.bytes() {
-        assert!(
-            start.elapsed() < Duration::from_secs(30),
-            "it is not read ahead"
-        );
-        thread::yield_now();
-    }
+    wait_until_read(&memory, &far);
     if before == 0 {
         assert!(
             without < far.bytes(),
@@ -512,14 +517,7 @@ fn a_working_set_in_the_snapshots_directory_needs_not_be_named() {
     forget(&memory);
     let (third, answer) = restore(&dir);
     answer.expect(204);
-    let start = std::time::Instant::now();
-    while resident(&memory) < far.bytes() {
-        assert!(
-            start.elapsed() < Duration::from_secs(30),
-            "it is not read ahead"
-        );
-        thread::yield_now();
-    }
+    wait_until_read(&memory, &far);
     third.goes_on();
     // Damage is told, by whoever reads it.
     let mut bytes = fs::read(&own).unwrap();

@@ -31,8 +31,8 @@ const ABOUT: &str = "A guest that has halted (1 vCPU, 128 MiB) is made 100 times
     own. Times of a copy run from just before its process is started to the answer to the request that \
     makes it and lets it go on; the parent's part is in the first line alone. `at once`: from the first \
     start until all 100 have been answered. `in one process`: from the call of the library to the vCPU \
-    being told to run, one after another, and all by one call. Memory is all that a copy has of its own, its guest's included. Neither has \
-    system call filters.";
+    being told to run, one after another, and all by one call. Memory is all that a copy has of its own, \
+    its guest's included. Neither has system call filters.";
 
 /// Copies.
 const COUNT: usize = 100;

@@ -105,6 +105,19 @@ fn a_written_image_is_nobody_elses() {
 }
 
 #[test]
+fn a_lock_that_is_about_to_go_is_waited_for() {
+    let image = image(8);
+    let held = image.reopen().unwrap();
+    held.lock().unwrap();
+    let letting_go = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        drop(held);
+    });
+    Block::open(&BlockConfig::new("root", image.path())).unwrap();
+    letting_go.join().unwrap();
+}
+
+#[test]
 fn a_serial_number_that_does_not_fit_is_refused() {
     let image = image(8);
     let config = BlockConfig {

@@ -1,7 +1,6 @@
 //! Many machines of one state, in this process.
 
 use std::num::NonZero;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, Builder};
 
@@ -61,44 +60,48 @@ impl Machine {
         on_end: impl Fn(usize, Ending) + Send + Sync + 'static,
         made: impl Fn(usize, Result<Self, MachineError>) -> T + Sync,
     ) -> Vec<T> {
+        // All of KVM's machines first: with the mappings of those that are made it would take ever longer.
         let host = Host::open();
-        let create = |_| match &host {
+        let vms = by_turns(configs, |_, _| match &host {
             Ok(host) => host.create_vm(),
-            // Each fails by the same, in words of its own.
+            // What the host refused it refuses each in words of its own.
             Err(_) => Host::open()?.create_vm(),
-        };
-        // All of them first: with the machines' mappings it would take ever longer.
-        let vms = by_turns(configs.len(), create);
-        let vms: Vec<_> = vms.into_iter().map(|vm| Mutex::new(Some(vm))).collect();
+        });
         let on_end = Arc::new(on_end);
-        let one = |place: usize| {
+        by_turns(vms, |place, vm| {
             let on_end = on_end.clone();
             let on_end = move |ending| on_end(place, ending);
             let (config, memory) = (&configs[place], memory.clone());
-            let machine = match lock(&vms[place]).take() {
-                Some(Ok(vm)) => Self::restore_with(vm, config, memory, sections, on_end),
-                Some(Err(err)) => Err(err.into()),
-                // Each place has one turn.
-                None => Self::restore(config, memory, sections, on_end),
-            };
+            let machine = vm
+                .map_err(MachineError::from)
+                .and_then(|vm| Self::restore_with(vm, config, memory, sections, on_end));
             made(place, machine)
-        };
-        by_turns(configs.len(), one)
+        })
     }
 }
 
-/// What `one` makes of each number below `count`, by as many threads as there are processors. Each takes
-/// the next number when it is through with one, so that none waits for a slow one.
-fn by_turns<T: Send>(count: usize, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    let next = AtomicUsize::new(0);
+/// What `one` makes of each item and its place, by as many threads as there are processors. Each takes the
+/// next item when it is through with one, so that none waits for a slow one.
+fn by_turns<I, T>(
+    items: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
+    one: impl Fn(usize, I) -> T + Sync,
+) -> Vec<T>
+where
+    I: Send,
+    T: Send,
+{
+    let items = items.into_iter();
+    let count = items.len();
+    let queue = Mutex::new(items.enumerate());
     let all = Mutex::new(Vec::with_capacity(count));
-    let work = || loop {
-        let number = next.fetch_add(1, Relaxed);
-        if number >= count {
-            break;
+    let work = || {
+        loop {
+            let Some((place, item)) = lock(&queue).next() else {
+                break;
+            };
+            let result = one(place, item);
+            lock(&all).push((place, result));
         }
-        let result = one(number);
-        lock(&all).push((number, result));
     };
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
     thread::scope(|scope| {
@@ -113,7 +116,7 @@ fn by_turns<T: Send>(count: usize, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let mut all = all
         .into_inner()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
-    all.sort_by_key(|(number, _)| *number);
+    all.sort_by_key(|(place, _)| *place);
     all.into_iter().map(|(_, result)| result).collect()
 }
 
@@ -122,11 +125,12 @@ mod tests {
     use super::by_turns;
 
     #[test]
-    fn each_number_has_its_turn_and_its_place() {
-        assert!(by_turns(0, |n| n).is_empty());
+    fn each_item_has_its_turn_and_its_place() {
+        assert!(by_turns(0..0usize, |_, n| n).is_empty());
         for count in [1, 2, 100] {
+            let sums: Vec<usize> = (0..count).map(|n| n * 3).collect();
             let doubled: Vec<usize> = (0..count).map(|n| n * 2).collect();
-            assert_eq!(by_turns(count, |n| n * 2), doubled);
+            assert_eq!(by_turns(doubled, |place, item| place + item), sums);
         }
     }
 }
